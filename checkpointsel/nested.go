@@ -75,7 +75,7 @@ type spanEffect struct {
 
 // NewNested measures the step of b; the arguments are those of NewProblem.
 func NewNested(b, hooked *train.Build, weight func(call int) int64, extra int64, cost func(*program.Node) float64) *Nested {
-	units, runs := Parts(b.Lifted, weight)
+	units, runs := Parts(b.Lifted, weight, b.Whole...)
 	m := newMeasure(b, units, cost)
 	m.unpacked(hooked)
 	p := &Nested{Units: units, Fixed: m.fixed, Extra: extra, Micros: max(b.Micros, 1), loss: m.loss, from: make([][]int32, len(units))}

@@ -21,10 +21,10 @@ type run struct {
 // Parts divides a model more finely than Units does, for segments within
 // segments: units, in order, and the runs of them that one segment may cover.
 // A run of a single module comes before one of several over the same units.
-func Parts(l *lift.Lifted, weight func(call int) int64) ([]Unit, []run) {
-	units := Units(l, weight)
+func Parts(l *lift.Lifted, weight func(call int) int64, whole ...[2]int) ([]Unit, []run) {
+	units := Units(l, weight, whole...)
 	for _, s := range []float64{0.06, 0.03, 0.015, 0.007, 0.003} {
-		finer := divide(l, weight, s)
+		finer := divide(l, weight, s, whole)
 		if len(finer) > mostParts {
 			break
 		}

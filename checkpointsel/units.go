@@ -13,6 +13,7 @@
 package checkpointsel
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/memplan/memplan/graph/lift"
@@ -33,13 +34,21 @@ const share = 0.12
 
 // Units divides the calls of a model into checkpointable modules and gaps, in
 // order. weight gives what a call contributes to memory (saved bytes); large
-// modules are split into their children.
-func Units(l *lift.Lifted, weight func(call int) int64) []Unit { return divide(l, weight, share) }
+// modules are split into their children, but never between calls that run as a whole, [first, last) each.
+func Units(l *lift.Lifted, weight func(call int) int64, whole ...[2]int) []Unit {
+	return divide(l, weight, share, whole)
+}
 
 // divide is Units with the given share.
-func divide(l *lift.Lifted, weight func(call int) int64, part float64) []Unit {
+func divide(l *lift.Lifted, weight func(call int) int64, part float64, whole [][2]int) []Unit {
 	d := newDivider(l, weight, part)
+	d.whole = whole
 	units := d.split("", 0, len(l.Graph.Nodes))
+	for i := range units {
+		if d.cut(units[i : i+1]) {
+			units[i].Module = ""
+		}
+	}
 	for i := range units {
 		if u := &units[i]; u.Module != "" && train.Overwrites(l, u.Lo, u.Hi) >= 0 {
 			u.Module = "" // cannot be run again
@@ -56,6 +65,7 @@ type divider struct {
 	weight func(int) int64
 	limit  int64
 	ran    map[string]bool // modules whose forward runs
+	whole  [][2]int        // calls that run as a whole
 }
 
 func newDivider(l *lift.Lifted, weight func(call int) int64, part float64) *divider {
@@ -94,10 +104,19 @@ func (d *divider) place(child string, lo, hi int) []Unit {
 		return []Unit{{Module: child, Lo: lo, Hi: hi}}
 	}
 	parts := d.split(child, lo, hi)
-	if len(parts) == 1 && parts[0].Module == "" {
+	if len(parts) == 1 && parts[0].Module == "" || d.cut(parts) {
 		return []Unit{{Module: child, Lo: lo, Hi: hi}}
 	}
 	return parts
+}
+
+// cut reports whether a module among units begins or ends between calls that run as a whole.
+func (d *divider) cut(units []Unit) bool {
+	return slices.ContainsFunc(units, func(u Unit) bool {
+		return u.Module != "" && slices.ContainsFunc(d.whole, func(w [2]int) bool {
+			return u.Lo < w[1] && u.Hi > w[0] && (u.Lo > w[0] || u.Hi < w[1])
+		})
+	})
 }
 
 // once reports whether the module is called exactly once.

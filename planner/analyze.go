@@ -748,7 +748,7 @@ func (m *Model) selectorOf(j *job, b *train.Build) (*selector, error) {
 	}
 	weight := func(call int) int64 { return saved[call] }
 	extra := liveness.Rounded(o.Config.LtWorkspace)
-	s := &selector{problem: checkpointsel.NewProblem(b, hooked, checkpointsel.Units(m.lifted, weight), extra, j.time.Seconds), base: b,
+	s := &selector{problem: checkpointsel.NewProblem(b, hooked, checkpointsel.Units(m.lifted, weight, b.Whole...), extra, j.time.Seconds), base: b,
 		nested: sync.OnceValue(func() *checkpointsel.Nested {
 			return checkpointsel.NewNested(b, hooked, weight, extra, j.time.Seconds)
 		})}

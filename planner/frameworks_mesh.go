@@ -80,7 +80,10 @@ func titanMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 	if m.ZeRO || m.Stage > 0 {
 		return nil, errors.New("it shards by fully_shard alone")
 	}
-	if err := errors.Join(policy(c, m), others(c, "fsdp-reshard", "fsdp-precision", "fsdp-offload", "cp-dim", "pp-schedule", "pp-micros", "tp-sequence", "tp-loss")); err != nil {
+	if m.Experts > 0 && m.Shards == 0 {
+		return nil, fmt.Errorf("it shards parameters beside experts in any case: plan with --parallel fsdp=%d,ep=%d", m.Experts, m.Experts)
+	}
+	if err := errors.Join(policy(c, m), others(c, "fsdp-reshard", "fsdp-precision", "fsdp-offload", "cp-dim", "ep-experts", "ep-imbalance", "pp-schedule", "pp-micros", "tp-sequence", "tp-loss")); err != nil {
 		return nil, err
 	}
 	if m.Tensor > 0 && len(c.TPSequence) == 0 {
@@ -93,6 +96,9 @@ func titanMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 	}
 	if m.Context > 0 {
 		out = append(out, [2]string{p + "context_parallel_degree", count(m.Context)})
+	}
+	if m.Experts > 0 {
+		out = append(out, [2]string{p + "expert_parallel_degree", count(m.Experts)})
 	}
 	if m.Shards > 0 {
 		word, err := reshard(c, "always", "never")
@@ -114,6 +120,8 @@ func titanMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 // megatronMesh is Megatron-LM's arguments; its data-parallel ranks are those that are left.
 func megatronMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 	switch {
+	case m.Experts > 0:
+		return nil, errors.New("its dispatch of tokens is of its own kind, and the plan's torchtitan's: give a mesh without ep")
 	case m.Context > 0:
 		return nil, errors.New("its context parallelism is TransformerEngine's, and the plan's PyTorch's: give a mesh without cp")
 	case m.Shards > 0 || m.Stage > 0:
@@ -142,8 +150,8 @@ func megatronMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 
 // accelerateMesh is accelerate's configuration, with dots in its keys.
 func accelerateMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
-	if m.Pipeline > 0 || m.ZeRO {
-		return nil, errors.New("it has no pipelines and no optimizer of that kind")
+	if m.Pipeline > 0 || m.ZeRO || m.Experts > 0 {
+		return nil, errors.New("it has no pipelines, no optimizer of that kind and no expert parallelism")
 	}
 	if err := errors.Join(policy(c, m), others(c, "fsdp-reshard", "fsdp-precision", "fsdp-offload", "cp-dim")); err != nil {
 		return nil, err

@@ -116,6 +116,33 @@ func TestMeshSequence(t *testing.T) {
 	}
 }
 
+// torchtitan gets the ranks that share experts, others refuse them.
+func TestMeshExperts(t *testing.T) {
+	for _, c := range []struct {
+		mesh  string
+		keys  meshKeys
+		wrong string
+	}{
+		{"fsdp=8,ep=4", titanMesh, ""},
+		{"ep=4", titanMesh, "plan with --parallel fsdp=4,ep=4"},
+		{"fsdp=8,ep=4", accelerateMesh, "no expert parallelism"},
+		{"ep=4", megatronMesh, "dispatch of tokens is of its own kind"},
+		{"ep=4", speedMesh, "DeepSpeed's own engine"},
+	} {
+		m, err := ParseParallel(c.mesh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys, err := c.keys(&Config{Parallel: c.mesh, EPImbalance: "2"}, &m)
+		if c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
+			t.Errorf("%s: %v, want %q", c.mesh, err, c.wrong)
+		}
+		if c.wrong == "" && (err != nil || !slices.Contains(keys, [2]string{"--parallelism.expert_parallel_degree", "4"}) || !slices.Contains(keys, [2]string{"--parallelism.data_parallel_shard_degree", "8"})) {
+			t.Errorf("%s: %v, %v", c.mesh, keys, err)
+		}
+	}
+}
+
 // Frameworks that have context parallelism of PyTorch's get its ranks, others refuse it.
 func TestMeshContext(t *testing.T) {
 	for _, c := range []struct {

@@ -289,6 +289,9 @@ func writeFSDP2(p *Plan) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if m.Experts > 0 {
+		return nil, fmt.Errorf("fully_shard cannot express the plan's mesh %s: the tokens of experts are sent by the model's own code; give --to torchtitan", m)
+	}
 	if m.Context > 0 {
 		return nil, fmt.Errorf("the file cannot express the plan's mesh %s: context_parallel is put around a training step, with its inputs; give --to torchtitan or accelerate", m)
 	}

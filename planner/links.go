@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 	"github.com/memplan/memplan/planner/profile"
@@ -72,6 +73,8 @@ func (j *job) communication(b *train.Build) (t traffic) {
 		switch largest := largestAlloc(b, n); n.Op {
 		case "fsdp::all_gather_copy_in", "fsdp::reduce_scatter":
 			t.beside[n.Phase] += runs * ring(largest, s.Sharded())
+		case aten.AllToAll:
+			t.waiting += runs * ring(largest, s.Experts)
 		case "deepspeed::all_gather":
 			t.beside[n.Phase] += runs * ring(largest, s.DeepSpeed)
 		case "deepspeed::reduce":

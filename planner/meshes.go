@@ -31,9 +31,10 @@ type MeshPlan struct {
 type MeshChoice struct {
 	Mesh             string  `json:"mesh"`
 	GPUs             int     `json:"gpus"`
-	Batch            int64   `json:"batch"`              // of a rank
-	Checkpoint       string  `json:"checkpoint"`         // none, all: every module that can be checkpointed, or auto: chosen, with --checkpoint auto
-	Sequence         bool    `json:"sequence,omitempty"` // with tp: sequences are divided, too (--tp-sequence norms)
+	Batch            int64   `json:"batch"`                // of a rank
+	Checkpoint       string  `json:"checkpoint"`           // none, all: every module that can be checkpointed, or auto: chosen, with --checkpoint auto
+	Sequence         bool    `json:"sequence,omitempty"`   // with tp: sequences are divided, too (--tp-sequence norms)
+	Dispatched       bool    `json:"dispatched,omitempty"` // with ep: experts run on the tokens that are sent to them, not as in the file; such a mesh is not chosen
 	Fits             bool    `json:"fits"`
 	ProcessBytes     int64   `json:"processBytes"`
 	AtLeast          bool    `json:"atLeast,omitempty"` // processBytes is a lower bound, which is above the card's memory: nothing else was predicted
@@ -57,8 +58,8 @@ func meshesOf(n int) (out []string) {
 		for t := 2; t <= k/2; t *= 2 {
 			out = append(out, fmt.Sprintf("fsdp=%d,tp=%d", k/t, t), fmt.Sprintf("hsdp=%dx%d", t, k/t), fmt.Sprintf("pp=%d,ddp=%d", t, k/t))
 		}
-		if 2*k > n { // each size of cp is another step to build: one row shows what it buys
-			out = append(out, fmt.Sprintf("fsdp=%d,cp=2", k/2))
+		if 2*k > n { // each size of cp or ep is another step to build: one row shows what it buys
+			out = append(out, fmt.Sprintf("fsdp=%d,cp=2", k/2), fmt.Sprintf("fsdp=%d,ep=%d", k, min(k, cardsPerHost)))
 		}
 	}
 	return out
@@ -133,12 +134,13 @@ func (m *Model) Meshes(ctx context.Context, cfg Config, n int) (*MeshPlan, error
 	return p, nil
 }
 
-// spread leaves out meshes with context parallelism if the model's sequences cannot be divided.
+// spread leaves out meshes with context parallelism if the model's sequences cannot be divided, and with expert
+// parallelism if it has no experts that so many ranks can share.
 func (p *MeshPlan) spread(tried [][]MeshChoice) [][]MeshChoice {
 	var meshes []MeshChoice
 	var rest [][]MeshChoice
 	for i, c := range p.Meshes {
-		if m, err := shard.ParseMesh(c.Mesh); err != nil || m.Context == 0 || c.Why == "" {
+		if m, err := shard.ParseMesh(c.Mesh); err != nil || m.Context+m.Experts == 0 || c.Why == "" {
 			meshes, rest = append(meshes, c), append(rest, tried[i])
 		}
 	}
@@ -296,6 +298,7 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 	if mesh.Tensor > 0 && s.norms && len(cfg.TPSequence) == 0 { // what is divided is never more than the whole
 		cfg.TPSequence = []string{shard.Norms}
 	}
+	c.Dispatched = mesh.Experts > 0
 	c.Sequence = len(cfg.TPSequence) > 0 && mesh.Tensor > 0
 	for _, c.Checkpoint = range s.policies {
 		if cfg.Checkpoint, cfg.Segments = c.Checkpoint, nil; c.Checkpoint == "all" {
@@ -397,17 +400,20 @@ func (l *leastBytes) of(m *shard.Mesh, cfg *Config, saves bool) int64 {
 		if cfg.FSDPOffload {
 			kept, most = 0, 0
 		}
-		most = max(most, l.gathered)
+		if m.Experts == 0 { // a rank gathers its own experts alone
+			most = max(most, l.gathered)
+		}
 	}
-	if saves {
+	if saves && m.Experts == 0 { // what experts save is another program's
 		most = max(most, l.saved/int64(max(m.Context, 1)))
 	}
 	return (kept + most) / model
 }
 
-// choose names the smallest and the fastest mesh that fit.
+// choose names the smallest and the fastest mesh that fit. Those with expert parallelism run another program than
+// the file's, whose experts may all run on all tokens: what they gain is not the mesh's alone.
 func (p *MeshPlan) choose() {
-	fits := slices.DeleteFunc(slices.Clone(p.Meshes), func(c MeshChoice) bool { return !c.Fits })
+	fits := slices.DeleteFunc(slices.Clone(p.Meshes), func(c MeshChoice) bool { return !c.Fits || c.Dispatched })
 	var small, fast MeshChoice
 	for _, c := range fits {
 		if small.Mesh == "" || c.GPUs < small.GPUs || c.GPUs == small.GPUs && c.SamplesPerSecond > small.SamplesPerSecond {

@@ -398,6 +398,9 @@ func (m *Model) options(j *job, segs []train.Segment) (train.Options, error) {
 	} else {
 		o.Storage = j.precision.Storage
 	}
+	if err := m.expertOptions(j, &o); err != nil {
+		return o, err
+	}
 	o.Rule = "none"
 	if opt := j.optimizer; opt != nil {
 		o.Rule = opt.Name
@@ -514,7 +517,7 @@ func (m *Model) whole(j *job, batch int64, segs []train.Segment, o train.Options
 	if m.wholes == nil {
 		return train.New(m.lifted, o)
 	}
-	key := fmt.Sprint(j.precision.Name, j.micros(), batch, j.ring(), segs)
+	key := fmt.Sprint(j.precision.Name, j.micros(), batch, j.ring(), j.expertRanks(), segs)
 	if b := m.wholes[key]; b != nil {
 		return b, nil
 	}

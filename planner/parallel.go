@@ -38,6 +38,8 @@ type ParallelInfo struct {
 
 	Stages []string          `json:"stages,omitempty"` // modules that stages of a pipeline begin with, all but the first
 	Tensor map[string]string `json:"tensor,omitempty"` // modules that tensor parallelism splits: colwise or rowwise
+
+	Experts *ExpertInfo `json:"experts,omitempty"` // with ep
 }
 
 // RankInfo is one rank's memory.
@@ -60,25 +62,18 @@ type meshed struct {
 	loop  bool             // the optimizer updates one parameter after the other
 	meta  int64            // bytes that a card would hold before the model is cut, where that is more than it has; else 0
 
-	stages []float64 // milliseconds of a pipeline's ranks, forward and backward alone
-}
+	imbalance float64 // rows that a rank's experts receive, as a multiple of a balanced router's
 
-// unmodelled maps known dimensions of meshes that are not predicted to what is missing.
-var unmodelled = map[string]string{
-	"ep": "which tokens an expert gets is not in the file",
+	stages []float64 // milliseconds of a pipeline's ranks, forward and backward alone
 }
 
 // ParseParallel parses --parallel.
 func ParseParallel(text string) (shard.Mesh, error) {
-	for part := range strings.SplitSeq(text, ",") {
-		name, _, _ := strings.Cut(strings.TrimSpace(part), "=")
-		if why := unmodelled[name]; why != "" {
-			return shard.Mesh{}, fmt.Errorf("parallel %s: %s is not modelled: %s", text, name, why)
-		}
-	}
 	m, err := shard.ParseMesh(text)
 	switch {
 	case err != nil:
+	case m.Experts > 0 && (m.Pipeline > 0 || m.Context > 0 || m.Tensor > 0 || m.Stage > 0 || m.Replicas > 0 && m.Shards == 0):
+		err = errors.New("expert parallelism is modelled alone and among the ranks of fsdp or hsdp: give ep=N, fsdp=M,ep=N or hsdp=RxM,ep=N")
 	case m.Context > 0 && m.Pipeline > 0:
 		err = errors.New("context parallelism in a pipeline is not modelled: give cp with ddp, fsdp, hsdp or tp")
 	case m.Stage > 0 && m.Data() < m.Ranks():
@@ -118,6 +113,7 @@ var dimensionSettings = []struct {
 	{"zero-", "zero2 or zero3", func(m *shard.Mesh) bool { return m.Stage > 0 }},
 	{"tp-", "tp", func(m *shard.Mesh) bool { return m.Tensor > 0 }},
 	{"cp-", "cp", func(m *shard.Mesh) bool { return m.Context > 0 }},
+	{"ep-", "ep", func(m *shard.Mesh) bool { return m.Experts > 0 }},
 	{"pp-", "pp", func(m *shard.Mesh) bool { return m.Pipeline > 0 }},
 }
 
@@ -171,13 +167,16 @@ func (j *job) spreads() (*meshed, error) {
 	s.DDP = shard.DDP{Bucket: c.DDPBucket, First: c.DDPFirst, BucketViews: c.DDPViews, Unused: c.DDPUnused, LateFree: true} // the larger of two: what must fit
 	s.Engine = shard.DeepSpeed{Bucket: int64(c.ZeROBucket), Overlap: c.ZeROOverlap, Persistence: int64(c.ZeROPersistence), Reuse: int64(c.ZeROReuse), Prefetch: int64(c.ZeROPrefetch), Live: int64(c.ZeROLive)}
 	s.TP = shard.TP{Colwise: c.TPColwise, Rowwise: c.TPRowwise, Sequence: slices.Clone(c.TPSequence), Loss: c.TPLoss}
-	if o := j.optimizer; mesh.Tensor > 0 && mesh.Shards == 0 && o != nil && o.Name == profile.Optimizers[0].Name {
+	if o := j.optimizer; mesh.Tensor+mesh.Experts > 0 && mesh.Shards == 0 && o != nil && o.Name == profile.Optimizers[0].Name {
 		s.loop = true // foreach kernels refuse DTensors beside plain parameters
 		if j.optimizer, err = profile.FindOptimizer(o.Name + "-loop"); err != nil {
 			return nil, err
 		}
 	}
 	if s.dims, err = divided(c, mesh.Context); err != nil {
+		return nil, err
+	}
+	if err := s.experts(j); err != nil {
 		return nil, err
 	}
 	if mesh.Pipeline > 0 {
@@ -284,7 +283,7 @@ func (s *meshed) nccl() int64 {
 	if n > 1 { // the world's, and one for each dimension
 		n++
 	}
-	if s.Mesh.Context > 0 { // sends and receives have buffers of their own
+	if s.Mesh.Context+s.Experts > 0 { // sends and receives have buffers of their own
 		n++
 	}
 	return ncclFirst + int64(n-1)*ncclFurther
@@ -300,6 +299,9 @@ func (m *Model) wrap(j *job, batch int64) (err error) {
 		if s.FSDP.Units, err = m.units(j, s.wrap, batch); err != nil {
 			return err
 		}
+	}
+	if err := m.expertUnits(j, batch); err != nil {
+		return err
 	}
 	if n := s.Mesh.Pipeline; n > 0 && s.Pipeline.Splits == nil {
 		if s.Pipeline.Splits, err = m.stages(j, s.split, n*s.Pipeline.Each(), batch); err != nil {
@@ -501,7 +503,11 @@ func (s *meshed) alike(d int, params []train.Param) int {
 	case n > 0:
 		same := func(of int) bool {
 			return !slices.ContainsFunc(params, func(p train.Param) bool {
-				return shard.Rows(p.Tensor.Shape, n, int64(of)) != shard.Rows(p.Tensor.Shape, n, int64(d))
+				ranks, a, b := n, int64(of), int64(d)
+				if s.Experts > 0 && s.FSDP.Apart(p.Name) {
+					ranks, a, b = n/int64(s.Experts), a/int64(s.Experts), b/int64(s.Experts)
+				}
+				return shard.Rows(p.Tensor.Shape, ranks, a) != shard.Rows(p.Tensor.Shape, ranks, b)
 			})
 		}
 		of := 0
@@ -548,6 +554,9 @@ func (a *answer) parallel() error {
 			a.ranks.WorstRank = r.Rank
 		}
 	}
+	if err := a.expertEnds(); err != nil {
+		return err
+	}
 	if worst := places[a.ranks.worst()]; worst != s.place { // the rest of the answer is about the worst rank
 		on := *s
 		on.place = worst
@@ -590,7 +599,7 @@ func (j *job) besides() int64 {
 // meshMap returns the mesh in the form of documents.
 func meshMap(m shard.Mesh) map[string]int {
 	out := map[string]int{}
-	for name, n := range map[string]int{"pp": m.Pipeline, "cp": m.Context, "tp": m.Tensor} {
+	for name, n := range map[string]int{"pp": m.Pipeline, "cp": m.Context, "ep": m.Experts, "tp": m.Tensor} {
 		if n > 0 {
 			out[name] = n
 		}

@@ -22,7 +22,7 @@ func (r *recipeReading) sizeOf(key string) int {
 }
 
 // onMesh takes a mesh over by the sizes of its dimensions, and reports whether it did.
-func (r *recipeReading) onMesh(key string, pipeline, replicas, shards, tensor int) bool {
+func (r *recipeReading) onMesh(key string, pipeline, replicas, shards, tensor, experts int) bool {
 	var parts []string
 	add := func(name string, n int) {
 		if n > 1 {
@@ -36,6 +36,7 @@ func (r *recipeReading) onMesh(key string, pipeline, replicas, shards, tensor in
 		add("ddp", replicas)
 		add("fsdp", shards)
 	}
+	add("ep", experts)
 	add("tp", tensor)
 	if len(parts) == 0 {
 		return false
@@ -59,7 +60,7 @@ func (r *recipeReading) gathered() {
 }
 
 // titanDegrees are the dimensions of torchtitan's mesh that are taken over.
-var titanDegrees = []string{"pipeline_parallel", "data_parallel_replicate", "data_parallel_shard", "tensor_parallel"}
+var titanDegrees = []string{"pipeline_parallel", "data_parallel_replicate", "data_parallel_shard", "tensor_parallel", "expert_parallel"}
 
 // titanParallel reads torchtitan's mesh, once: at the first of its keys.
 func titanParallel(r *recipeReading, key, value string) {
@@ -70,7 +71,7 @@ func titanParallel(r *recipeReading, key, value string) {
 	if !degree || !slices.Contains(titanDegrees, name) || slices.ContainsFunc(r.Settings, func(s RecipeSetting) bool { return s.Flag == "parallel" }) {
 		return
 	}
-	var n [4]int
+	var n [5]int
 	for i, d := range titanDegrees {
 		n[i] = r.sizeOf("parallelism." + d + "_degree")
 	}
@@ -80,7 +81,7 @@ func titanParallel(r *recipeReading, key, value string) {
 		}
 		return
 	}
-	if !r.onMesh(key, n[0], n[1], n[2], n[3]) {
+	if !r.onMesh(key, n[0], n[1], n[2], n[3], n[4]) {
 		return
 	}
 	if n[2] > 1 {
@@ -144,7 +145,7 @@ func accelerateParallel(r *recipeReading, key, value string) {
 	case n <= 1:
 		r.leave(key, value, sharded)
 	case value == "MULTI_GPU":
-		r.onMesh(key, 1, n, 1, 1)
+		r.onMesh(key, 1, n, 1, 1, 1)
 	case value == "DEEPSPEED" && (stage == "2" || stage == "3") && r.first("none", "deepspeed_config.offload_optimizer_device") == "none" && r.first("none", "deepspeed_config.offload_param_device") == "none":
 		r.set("parallel", "zero"+stage+"="+fmt.Sprint(n), key)
 	case value == "FSDP" && r.values["fsdp_config.fsdp_version"] == "2":
@@ -157,7 +158,7 @@ func accelerateParallel(r *recipeReading, key, value string) {
 			r.leave(key, value, fmt.Sprintf("the sizes of parallelism_config do not make %d processes of fsdp, hsdp and tp: give --parallel", n))
 			return
 		}
-		if r.onMesh(key, 1, replicas, shards, tensor) && shards > 1 {
+		if r.onMesh(key, 1, replicas, shards, tensor, 1) && shards > 1 {
 			r.gathered()
 			r.accelerateWrap(key)
 			if strings.EqualFold(r.values["fsdp_config.fsdp_reshard_after_forward"], "false") {

@@ -80,6 +80,10 @@ learning_rate: 0.0002
 			"debug.toml", "[training]\nlocal_batch_size = 8\nseq_len = 4096\nmixed_precision_param = 'bfloat16'\n[optimizer]\nname = 'AdamW'\nimplementation = 'foreach'\n[activation_checkpoint]\nmode = 'full'\n[parallelism]\ndata_parallel_shard_degree = 2\ntensor_parallel_degree = 1\n",
 			"torchtitan", "batch=8 fsdp-precision=bf16 optimizer=adamw checkpoint=torchtitan:full parallel=fsdp=2", []string{"training.seq_len: "}, nil,
 		},
+		{
+			"moe.toml", "[training]\nlocal_batch_size = 4\n[parallelism]\ndata_parallel_shard_degree = 8\nexpert_parallel_degree = 4\n",
+			"torchtitan", "batch=4 parallel=fsdp=8,ep=4", nil, nil,
+		},
 	} {
 		r, err := parseRecipe(c.file, []byte(c.text))
 		if err != nil {

@@ -59,10 +59,12 @@ type Config struct {
 	ZeROLive        int              `json:"zeroLive,omitempty"`
 	TPColwise       []string         `json:"tpColwise,omitempty"` // patterns of modules; none: memplan's choice
 	TPRowwise       []string         `json:"tpRowwise,omitempty"`
-	TPSequence      []string         `json:"tpSequence,omitempty"` // patterns of norms, or norms; none: no sequence parallelism
-	TPLoss          bool             `json:"tpLoss,omitempty"`     // loss_parallel
-	CPDim           []string         `json:"cpDim,omitempty"`      // dims of the file that the ranks of a sequence divide; none: the only one given
-	PPSplit         string           `json:"ppSplit,omitempty"`    // modules that stages begin with, or blocks
+	TPSequence      []string         `json:"tpSequence,omitempty"`  // patterns of norms, or norms; none: no sequence parallelism
+	TPLoss          bool             `json:"tpLoss,omitempty"`      // loss_parallel
+	CPDim           []string         `json:"cpDim,omitempty"`       // dims of the file that the ranks of a sequence divide; none: the only one given
+	EPExperts       []string         `json:"epExperts,omitempty"`   // patterns of modules with experts; none: memplan's choice
+	EPImbalance     string           `json:"epImbalance,omitempty"` // rows that a rank receives, as a multiple of a balanced router's, or all; "": 1
+	PPSplit         string           `json:"ppSplit,omitempty"`     // modules that stages begin with, or blocks
 	PPMicros        int              `json:"ppMicros,omitempty"`
 	PPSchedule      string           `json:"ppSchedule,omitempty"` // a name of shard.Schedules
 	PPStages        int              `json:"ppStages,omitempty"`   // of a rank; 0: the schedule's default
@@ -158,7 +160,7 @@ var Settings = []Setting{
 	{Flag: "freeze", Doc: "parameters that are not trained: a name, a module, or a `PATTERN` such as '*.bias'; repeatable", Sample: "*.bias", At: func(c *Config) any { return &c.Freeze }, Said: "frozen %s"},
 	{Flag: "lora", Doc: "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them", Sample: "r=8,target=all-linear", At: func(c *Config) any { return &c.LoRA }, Said: "adapters %s"},
 	{Flag: "hold-outputs", Doc: "the training loop holds the model's outputs until the update", Sample: "true", At: func(c *Config) any { return &c.Hold }, Said: "outputs held"},
-	{Flag: "parallel", Doc: "`MESH` of cards that the step is spread over: ddp=N, zero1=N, fsdp=N or hsdp=REPLICASxSHARDS, zero2=N or zero3=N of DeepSpeed, tp=N, cp=N and pp=N, and products such as fsdp=4,tp=2; the batch is each rank's, under cp that of the ranks that share its sequences", Offer: []string{"ddp=2", "zero1=2", "zero2=2", "zero3=2", "fsdp=2", "hsdp=2x2", "tp=2", "cp=2", "pp=2", "fsdp=2,tp=2", "fsdp=1,cp=2"}, Find: found(ParseParallel), Sample: "fsdp=4",
+	{Flag: "parallel", Doc: "`MESH` of cards that the step is spread over: ddp=N, zero1=N, fsdp=N or hsdp=REPLICASxSHARDS, zero2=N or zero3=N of DeepSpeed, tp=N, cp=N, ep=N and pp=N, and products such as fsdp=4,tp=2; the batch is each rank's, under cp that of the ranks that share its sequences", Offer: []string{"ddp=2", "zero1=2", "zero2=2", "zero3=2", "fsdp=2", "hsdp=2x2", "tp=2", "cp=2", "ep=2", "pp=2", "fsdp=2,tp=2", "fsdp=4,ep=2", "fsdp=1,cp=2"}, Find: found(ParseParallel), Sample: "fsdp=4",
 		At: func(c *Config) any { return &c.Parallel }, Said: "on %s", Training: true, Key: "parallel", About: "mesh of cards, such as fsdp=8", Schema: jsonSchema{"type": "string"}},
 	{Flag: "fsdp-wrap", Doc: "modules that fully_shard is called on beside the root: blocks, those that the model repeats, class:NAMES, those of these classes, root, none, or a `PATTERN` of names", Default: "blocks", Offer: []string{"blocks", "root"}, Sample: "layers.*", At: func(c *Config) any { return &c.FSDPWrap }, Said: "sharded by %s"},
 	{Flag: "fsdp-reshard", Doc: "`WHETHER` gathered parameters are freed after forward (reshard_after_forward): true, false, or N, of which a rank then keeps its part", Default: "true", Offer: []string{"true", "false"}, Find: found(parseReshard), Sample: "2", At: func(c *Config) any { return &c.FSDPReshard }, Said: "reshard_after_forward=%s"},
@@ -180,6 +182,8 @@ var Settings = []Setting{
 	{Flag: "tp-sequence", Doc: "norms that run on parts of the sequence, a `PATTERN` of names, or norms, all of them; repeatable: activations between split modules are then divided, too (SequenceParallel)", Sample: "norms", At: func(c *Config) any { return &c.TPSequence }, Said: "sequences divided at %s"},
 	{Flag: "tp-loss", Doc: "the last linear module is split by outputs, and the loss takes its scores in parts (loss_parallel)", Sample: "true", At: func(c *Config) any { return &c.TPLoss }, Said: "the loss in parts"},
 	{Flag: "cp-dim", Doc: "the dim that context parallelism divides, a `NAME` of --dim, which gives its whole length; repeatable (the only one given; without --dim sequences are counted by their tokens)", Sample: "seq", At: func(c *Config) any { return &c.CPDim }, Said: "%s divided"},
+	{Flag: "ep-experts", Doc: "modules whose experts the ranks of ep share, a `PATTERN` of names; repeatable (memplan's choice: matrices that a router's topk picks from, and lists of modules alike)", Sample: "*.experts", At: func(c *Config) any { return &c.EPExperts }, Said: "experts %s"},
+	{Flag: "ep-imbalance", Doc: "rows that a rank's experts receive, `TIMES` those of a balanced router, or all, those of all ranks; in any case the report says what both ends need", Default: "1", Offer: []string{"1", "1.5", "all"}, Find: found(parseImbalance), Sample: "1.5", At: func(c *Config) any { return &c.EPImbalance }, Said: "%s times a balanced router's rows"},
 	{Flag: "pp-split", Doc: "`MODULES` that stages of a pipeline begin with, all but the first, with commas, or blocks: as many blocks that the model repeats in each; --pp-schedule says how many stages a rank has", Default: "blocks", Offer: []string{"blocks"}, Sample: "layers.2,layers.4", At: func(c *Config) any { return &c.PPSplit }, Said: "stages from %s"},
 	{Flag: "pp-micros", Doc: "`N` micro-batches of a pipeline's step, each of --batch samples (as many as stages)", Sample: "8", At: func(c *Config) any { return &c.PPMicros }, Said: "%s micro-batches"},
 	{Flag: "pp-schedule", Doc: "`ORDER` in which stages run micro-batches", Default: shard.Schedules[0].Name, Names: scheduleNames(), At: func(c *Config) any { return &c.PPSchedule }, Said: "schedule %s"},

@@ -36,6 +36,9 @@ type FSDP struct {
 	Reduced graph.DType
 	// Offload is CPUOffloadPolicy: shards, gradients and the optimizer are on the host.
 	Offload bool
+	// Experts are units whose parameters only every Every-th rank shares: the others have other experts.
+	Experts []string
+	Every   int
 	Update  Update
 }
 
@@ -52,6 +55,8 @@ type unit struct {
 	parts    []program.StorageID // what Within keeps between forward and backward
 	local    int                 // of a pipeline: which of the rank's stages it is in, from 0
 	summed   bool                // likewise: gradients are in their reduction type
+	ranks    int                 // that share its parameters; 1: its parameters are copied, and nothing is gathered
+	ready    bool                // with one rank: gathering them has been asked for
 }
 
 // A sharded parameter.
@@ -96,6 +101,7 @@ type fsdp struct {
 	input  program.StorageID   // the last reduce-scatter's input
 	casts  []program.StorageID // inputs in the policy's type
 	begun  bool                // backward has reached the model
+	redone *unit               // in another one, recomputed now
 	micro  int32               // the current micro-batch
 	layers []*unit             // in the order of the first forward, for Prefetch
 	spans  []span              // of a pipeline's stages
@@ -145,7 +151,8 @@ func (w *fsdp) assign(unit func(p train.Param) *unit) error {
 		if len(p.Tensor.Shape) == 0 {
 			return fmt.Errorf("FSDP2 cannot shard the scalar parameter %q: fully_shard raises", p.Name)
 		}
-		s, u := w.sharded(p), unit(p)
+		u := unit(p)
+		s := w.sharded(p, w.among(u.name))
 		u.params = append(u.params, s)
 		w.params[p.Tensor.Storage] = s
 	}
@@ -184,12 +191,25 @@ func (w *fsdp) reduces() bool {
 	return int(w.micro) == max(1, min(w.src.Micros, program.MicrosBuilt))-1
 }
 
+// Apart reports whether a parameter is one of those that not all ranks share.
+func (o *FSDP) Apart(param string) bool {
+	return slices.ContainsFunc(o.Experts, func(unit string) bool { return train.Within(module(param), unit) })
+}
+
+// among is the ranks that share a unit's parameters.
+func (w *fsdp) among(unit string) World {
+	if w.Every > 1 && slices.Contains(w.Experts, unit) {
+		return World{w.Size / w.Every, w.Rank / w.Every}
+	}
+	return w.World
+}
+
 // sharded divides a parameter along its first dim, as torch.chunk does.
-func (w *fsdp) sharded(p train.Param) *sharded {
+func (w *fsdp) sharded(p train.Param, among World) *sharded {
 	shape := p.Tensor.Shape
-	chunk := ceilDiv(shape[0], int64(w.Size))
+	chunk := ceilDiv(shape[0], int64(among.Size))
 	s := &sharded{Param: p, local: slices.Clone(shape), shard: program.None, reduced: program.None}
-	s.local[0] = Rows(shape, int64(w.Size), int64(w.Rank))
+	s.local[0] = Rows(shape, int64(among.Size), int64(among.Rank))
 	s.padded = chunk * numel(shape[1:])
 	return s
 }
@@ -345,8 +365,13 @@ func (w *fsdp) walk() {
 			w.enter(w.around(n.Module))
 		case program.Backward:
 			if w.begun = w.begun || n.Call >= 0 || n.Module != ""; w.begun { // calls before it are the loss's
+				w.recomputed(n)
 				for _, u := range w.around(n.Module) {
-					w.unshardBackward(u)
+					if n.Recompute && w.nested(u) {
+						w.again(u)
+					} else {
+						w.unshardBackward(u)
+					}
 				}
 			}
 		case program.Update:
@@ -365,6 +390,34 @@ func (w *fsdp) walk() {
 				}
 			}
 		}
+	}
+}
+
+// nested reports whether a unit is within another than the root: where that is checkpointed, its
+// hooks run in the recomputation.
+func (w *fsdp) nested(u *unit) bool {
+	return slices.ContainsFunc(w.units, func(o *unit) bool { return o.name != "" && o != u && train.Within(u.name, o.name) })
+}
+
+// again gathers such a unit in the recomputation as forward does: the gathered copy lives until
+// the unit's forward has ended again. Its parameters then stay for its backward (FSDPParamGroup.post_forward).
+func (w *fsdp) again(u *unit) {
+	if w.redone == u || len(u.order) == 0 || u.done {
+		return
+	}
+	w.redone = u
+	w.unshard(u)
+	w.copyOut(u, true)
+}
+
+// recomputed ends the recomputation of a nested unit that node n is no longer in.
+func (w *fsdp) recomputed(n *program.Node) {
+	if w.redone == nil || n.Recompute && train.Within(n.Module, w.redone.name) {
+		return
+	}
+	if w.redone = nil; w.state != program.None {
+		w.node("fsdp::free_all_gather", "", free(w.state))
+		w.state = program.None
 	}
 }
 
@@ -436,7 +489,11 @@ func (w *fsdp) unshard(u *unit) { w.unshardOn(u, gather+2*uint8(u.local)) }
 
 // unshardOn does so on a stream.
 func (w *fsdp) unshardOn(u *unit, gather uint8) {
-	if u.whole || u.gathered != program.None || len(u.params) == 0 {
+	if u.whole || u.gathered != program.None || u.ready || len(u.params) == 0 {
+		return
+	}
+	if u.ranks == 1 {
+		u.ready = true
 		return
 	}
 	if len(u.parts) > 0 {
@@ -451,7 +508,7 @@ func (w *fsdp) unshardOn(u *unit, gather uint8) {
 	var events, frees []program.Event
 	var total, cast int64
 	for _, s := range u.params {
-		total += s.Tensor.DType.Bytes(s.padded) * int64(w.Size)
+		total += s.Tensor.DType.Bytes(s.padded) * int64(u.ranks)
 		switch {
 		case w.Offload:
 			id := w.storage(w.stored(s).Bytes(s.padded), program.Parameters, gather, s.Name)
@@ -472,20 +529,23 @@ func (w *fsdp) unshardOn(u *unit, gather uint8) {
 // copyOut waits for a unit's all-gather and copies it into whole parameters. In
 // forward the gathered copy lives until the next unit's has been copied out.
 func (w *fsdp) copyOut(u *unit, forward bool) {
+	if u.ready {
+		w.copyOwn(u, forward)
+	}
 	if u.gathered == program.None {
 		return
 	}
 	var events []program.Event
 	var chunks []int64
 	for _, s := range u.params {
-		id := w.storage(s.Tensor.DType.Bytes(s.padded)*int64(w.Size), program.Parameters, compute, s.Name)
+		id := w.storage(s.Tensor.DType.Bytes(s.padded)*int64(u.ranks), program.Parameters, compute, s.Name)
 		w.name[s.Tensor.Storage] = id
 		if id != program.None {
 			events = append(events, alloc(id))
 		}
 		chunks = append(chunks, s.Tensor.DType.Bytes(s.padded))
 	}
-	events = append(events, passing(w.storage(w.splitTable(chunks, int64(w.Size)), program.Temporaries, compute, "split_with_sizes_copy"))...)
+	events = append(events, passing(w.storage(w.splitTable(chunks, int64(u.ranks)), program.Temporaries, compute, "split_with_sizes_copy"))...)
 	if !forward {
 		events = append(events, free(u.gathered))
 	} else {
@@ -499,6 +559,32 @@ func (w *fsdp) copyOut(u *unit, forward bool) {
 	}
 	u.gathered, u.whole, u.parts = program.None, true, nil
 	w.node("fsdp::all_gather_copy_out", u.name, events...)
+}
+
+// copyOwn copies the parameters of a unit that one rank has alone: nothing is gathered.
+func (w *fsdp) copyOwn(u *unit, forward bool) {
+	var events []program.Event
+	if forward && w.state != program.None {
+		events = append(events, free(w.state))
+		w.state = program.None
+	}
+	for _, s := range u.params {
+		cast := program.None
+		if w.stored(s) != s.Tensor.DType {
+			cast = w.storage(s.Tensor.DType.Bytes(s.padded), program.Parameters, compute, s.Name)
+			events = append(events, alloc(cast))
+		}
+		id := w.storage(s.Tensor.DType.Bytes(s.padded), program.Parameters, compute, s.Name)
+		w.name[s.Tensor.Storage] = id
+		if id != program.None {
+			events = append(events, alloc(id))
+		}
+		if cast != program.None {
+			events = append(events, free(cast))
+		}
+	}
+	u.ready, u.whole = false, true
+	w.node("fsdp::copy_own", u.name, events...)
 }
 
 // keepParts copies this rank's part (Within) of a unit's whole parameters.
@@ -583,7 +669,7 @@ func (w *fsdp) scatter(u *unit) {
 		elems += s.padded
 		chunks = append(chunks, d.Bytes(s.padded))
 	}
-	w.input = w.storage(d.Bytes(elems*int64(w.Size)), program.Gradients, compute, u.name+" reduce-scatter")
+	w.input = w.storage(d.Bytes(elems*int64(u.ranks)), program.Gradients, compute, u.name+" reduce-scatter")
 	events = append(events, alloc(w.input))
 	events = append(events, passing(w.storage(chunkCatTable(chunks), program.Temporaries, compute, "_chunk_cat"))...)
 	n := len(with) - 1 // a list's items are freed from its end; the last has a variable of its own

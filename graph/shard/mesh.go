@@ -24,6 +24,7 @@ var Kinds = []Kind{
 	{"zero2", "DeepSpeed's engine: gradients and optimizer state spread over the ranks"},
 	{"zero3", "DeepSpeed's engine: parameters spread over them, too, gathered one by one"},
 	{"cp", "context parallel: each rank has a part of every sequence, and attention goes round (context_parallel); beside ddp, zero1, fsdp and hsdp, which then spread over both"},
+	{"ep", "expert parallel: each rank has some of the experts, and tokens go to theirs and back (torchtitan's ExpertParallel); the ranks are among those of fsdp or hsdp"},
 	{"tp", "tensor parallel: linear modules split by outputs and by inputs (parallelize_module)"},
 }
 
@@ -34,6 +35,7 @@ type Mesh struct {
 	DeepSpeed                          int  // ranks of DeepSpeed's engine
 	Stage                              int  // of its ZeRO, 2 or 3; 0 without it
 	Context                            int  // ranks that share a sequence
+	Experts                            int  // ranks that share the experts of a layer, among those of Shards if there are any
 }
 
 // ParseMesh reads "fsdp=4,tp=2" and the like.
@@ -58,6 +60,12 @@ func ParseMesh(text string) (m Mesh, err error) {
 	}
 	if one := m.Replicas == 1 || m.Shards == 1 || m.Context == 1; one && (m.Context < 2 || m.Replicas > 1) || min(cmp.Or(m.Pipeline, 2), cmp.Or(m.Tensor, 2), cmp.Or(m.DeepSpeed, 2)) < 2 {
 		return m, fmt.Errorf("%q: a dimension has at least 2 ranks, but for ddp, zero1 and fsdp beside cp, which spread over its ranks, too", text)
+	}
+	if m.Experts == 1 {
+		return m, fmt.Errorf("%q: a dimension has at least 2 ranks", text)
+	}
+	if m.Experts > 0 && m.Shards%m.Experts != 0 {
+		return m, fmt.Errorf("%q: the ranks of ep are some of those of fsdp, which are a multiple of them: give fsdp=%d,ep=%d, say", text, max(m.Shards/m.Experts+1, 1)*m.Experts, m.Experts)
 	}
 	return m, nil
 }
@@ -94,6 +102,8 @@ func (m *Mesh) set(name string, n, k int) error {
 		return twice(&m.Tensor, n)
 	case "cp":
 		return twice(&m.Context, n)
+	case "ep":
+		return twice(&m.Experts, n)
 	case "ddp", "zero1":
 		m.ZeRO = name == "zero1"
 		return errors.Join(twice(&data, n), twice(&m.Replicas, n))
@@ -129,6 +139,7 @@ func (m Mesh) String() string {
 		add("fsdp", m.Shards)
 	}
 	add("cp", m.Context)
+	add("ep", m.Experts)
 	add("tp", m.Tensor)
 	return strings.Join(out, ",")
 }
@@ -139,7 +150,9 @@ func (m Mesh) Ranks() int {
 }
 
 // Data returns how many ranks have a batch of their own.
-func (m Mesh) Data() int { return max(m.Replicas, 1) * max(m.Shards, 1) * max(m.DeepSpeed, 1) }
+func (m Mesh) Data() int {
+	return max(m.Replicas, 1) * max(m.Shards, m.Experts, 1) * max(m.DeepSpeed, 1)
+}
 
 // Sharded returns over how many ranks fully_shard spreads parameters: those of a sequence, too.
 func (m Mesh) Sharded() int { return m.Shards * max(m.Context, 1) }
@@ -156,10 +169,13 @@ func (m Mesh) Replicated() int {
 // communicator with memory of its own.
 func (m Mesh) Groups() int {
 	n := 0
-	for _, d := range []int{m.Pipeline, m.Replicas, m.Shards, m.DeepSpeed, m.Context, m.Tensor} {
+	for _, d := range []int{m.Pipeline, m.Replicas, m.Shards, m.DeepSpeed, m.Context, m.Experts, m.Tensor} {
 		if d > 1 {
 			n++
 		}
+	}
+	if m.Experts > 1 && m.Shards > m.Experts { // the ranks with the same experts
+		n++
 	}
 	return n
 }
@@ -177,6 +193,9 @@ type Setup struct {
 // A Place is a rank's coordinate in each dimension. Data counts the ranks of a sequence,
 // too: those of Context are innermost.
 type Place struct{ Pipeline, Data, Context, Tensor int }
+
+// Expert is the rank at a place among those that share experts, which are next to each other.
+func (m Mesh) Expert(at Place) int { return at.Data % max(m.Experts, 1) }
 
 // Apply returns the step that the rank at a place runs. b is the step of one GPU at
 // the rank's own batch; the source is not changed.
@@ -204,7 +223,7 @@ func (s *Setup) Apply(b *train.Build, at Place, update Update) (*train.Build, er
 	switch {
 	case s.Shards > 0:
 		f := s.FSDP
-		f.World, f.Update = World{s.Sharded(), at.Data}, update
+		f.World, f.Update, f.Every = World{s.Sharded(), at.Data}, update, max(s.Experts, 1)
 		if spans != nil {
 			return f.stages(b, spans)
 		}

@@ -16,13 +16,13 @@ func TestParseMesh(t *testing.T) {
 	for _, c := range []struct {
 		text  string
 		ranks int
-	}{{"ddp=8", 8}, {"zero1=2", 2}, {"fsdp=4,tp=2", 8}, {"hsdp=2x4", 8}, {"pp=4,ddp=2", 8}, {"zero2=4", 4}, {"zero3=8", 8}, {"pp=2,fsdp=2,tp=2", 8}} {
+	}{{"ddp=8", 8}, {"zero1=2", 2}, {"fsdp=4,tp=2", 8}, {"hsdp=2x4", 8}, {"pp=4,ddp=2", 8}, {"zero2=4", 4}, {"zero3=8", 8}, {"pp=2,fsdp=2,tp=2", 8}, {"ep=8", 8}, {"fsdp=8,ep=4", 8}, {"hsdp=2x4,ep=2", 8}} {
 		m, err := ParseMesh(c.text)
 		if err != nil || m.Ranks() != c.ranks || m.String() != c.text {
 			t.Errorf("%s: %v, %d ranks, %v", c.text, m, m.Ranks(), err)
 		}
 	}
-	for _, text := range []string{"", "fsdp", "fsdp=1", "fsdp=0", "fsdp=-2", "fsdp=2x2", "hsdp=4", "fsdp=2,ddp=2", "fsdp=2,fsdp=2", "hsdp=2x2,ddp=2", "tp=99999999999", "xp=2", "fsdp=2,", "zero2=2,zero3=2", "zero3=2x2"} {
+	for _, text := range []string{"", "fsdp", "fsdp=1", "fsdp=0", "fsdp=-2", "fsdp=2x2", "hsdp=4", "fsdp=2,ddp=2", "fsdp=2,fsdp=2", "hsdp=2x2,ddp=2", "tp=99999999999", "xp=2", "fsdp=2,", "zero2=2,zero3=2", "zero3=2x2", "ep=1", "ep=0", "fsdp=4,ep=3", "fsdp=2,ep=4", "ep=2,ep=2", "fsdp=4,ep=1"} {
 		if m, err := ParseMesh(text); err == nil {
 			t.Errorf("%q is read as %v", text, m)
 		}
@@ -96,7 +96,7 @@ func TestSharded(t *testing.T) {
 			var sum int64
 			for rank := range size {
 				w := &fsdp{FSDP: FSDP{World: World{size, rank}}}
-				s := w.sharded(train.Param{Tensor: program.View{Shape: []int64{rows, 3}}})
+				s := w.sharded(train.Param{Tensor: program.View{Shape: []int64{rows, 3}}}, w.World)
 				if s.local[0]*3 > s.padded {
 					t.Errorf("%d rows on %d: rank %d has %v of a padded shard of %d", rows, size, rank, s.local, s.padded)
 				}

@@ -94,7 +94,7 @@ func (w *fsdp) splitStages() error {
 }
 
 func (w *fsdp) newUnit(name string, local int) *unit {
-	return &unit{name: name, keep: w.Keep || name == "", gathered: program.None, last: -1, local: local}
+	return &unit{name: name, keep: w.Keep || name == "", gathered: program.None, last: -1, local: local, ranks: w.among(name).Size}
 }
 
 // within are the units of a stage around a module, the root first.

@@ -124,6 +124,15 @@ func (b *builder) calls(lo, hi int, regions []*region, env []*aten.Tensor) error
 			regions = regions[1:]
 			continue
 		}
+		if b.left[i] {
+			if d := b.sites[i]; d != nil {
+				if err := b.dispatch(i, d, env); err != nil {
+					return err
+				}
+			}
+			i++
+			continue
+		}
 		if f := b.fast[i]; f != nil && f.last < hi {
 			done, err := b.fused(i, f, env)
 			if err != nil {

@@ -56,6 +56,9 @@ func (b *builder) resident() error {
 			}
 			continue
 		}
+		if shape = b.share(graph.ValueID(i), shape); shape == nil {
+			continue // an expert of another rank's
+		}
 		d := b.kept(graph.ValueID(i))
 		if n, ok := graph.Product(shape); !ok || n > aten.MaxBytes/max(d.Bytes(1), 1) {
 			return fmt.Errorf("%s %q of shape %v: more bytes than any device has", cat, v.Name, shape)

@@ -57,6 +57,7 @@ type Options struct {
 	Prepared  *Prepared         // of the same graph, sizes and mode; nil: made here
 	Micros    int               // micro-batches whose gradients a step adds up; 0 is 1
 	Skips     []Skip            // calls that are left out, in order
+	Experts   *Experts          // expert parallelism; nil: none
 }
 
 // A Skip leaves calls [Lo, Hi) out of a step: equal blocks of which others tell as much. Values
@@ -150,6 +151,9 @@ type Build struct {
 	// SupposedBytes are the bytes that modules are guessed to keep in
 	// attributes from one step to the next.
 	SupposedBytes int64
+	// Whole are calls, [first, last) each, that other calls stand in place of, all at once: layers of
+	// experts that ranks share. A checkpoint has all of them or none.
+	Whole [][2]int
 }
 
 // A Param is a parameter on the device. Grad is the storage of its gradient
@@ -229,6 +233,9 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	if err := b.segments(); err != nil {
 		return nil, err
 	}
+	if err := b.dispatches(); err != nil {
+		return nil, err
+	}
 	if err := b.resident(); err != nil {
 		return nil, err
 	}
@@ -251,7 +258,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	unseen := b.unseen()
 	open := b.open(&vars)
 	supposed := b.keep(&vars)
-	return &Build{SupposedBytes: supposed, Program: b.e.P, Params: b.listed(), Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed() + b.back.bytes, UnseenBytes: unseen}, nil
+	return &Build{Whole: b.whole(), SupposedBytes: supposed, Program: b.e.P, Params: b.listed(), Open: open, Lifted: l, Ranges: b.ranges, Outputs: b.returned, Forward: b.lastForward, Variables: vars, CastBytes: b.narrow.assumed() + b.back.bytes, UnseenBytes: unseen}, nil
 }
 
 // listed returns the parameters and the storages of their gradients.
@@ -366,6 +373,9 @@ type builder struct {
 	fast        map[int]*fastAttention // fast paths of an inference, by their first calls
 	narrow      *narrowing             // casts that the file does not show, nil unless parameters have half precision
 	join        *joining               // types of tensors that are created to be joined, nil without autocast
+	sites       map[int]*dispatched    // layers of experts, by the last call that they stand in place of
+	left        map[int]bool           // calls that do not run, for those layers
+	rows        *reshaped              // the rows of such a layer, while its calls run
 	made        []*aten.Tensor         // tensors made here, including optimizer state, each with its parameter's name
 }
 
@@ -480,7 +490,7 @@ func (b *builder) call(i int, env []*aten.Tensor) error {
 				d = b.join.half
 			}
 			if s, ok := t.Shape.Static(); ok {
-				shape = s
+				shape = b.rows.shape(s)
 			}
 		}
 		c.Shapes, c.Types = append(c.Shapes, shape), append(c.Types, d)

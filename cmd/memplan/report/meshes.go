@@ -9,7 +9,7 @@ import (
 // MeshTable returns the predicted meshes, one line each, and those chosen.
 func MeshTable(p *planner.MeshPlan) []string {
 	out := []string{fmt.Sprintf("%-14s %5s %6s %-11s %10s %9s %9s %10s", "mesh", "cards", "batch", "checkpoints", "a rank", "step ms", "waiting", "samples/s")}
-	divided := false
+	divided, dispatched := false, false
 	for _, c := range p.Meshes {
 		line := fmt.Sprintf("%-14s %5d %6d %-11s %10s %9.1f %9.1f %10.2f", c.Mesh, c.GPUs, c.Batch, c.Checkpoint, size(c.ProcessBytes), c.StepMs, c.WaitingMs, c.SamplesPerSecond)
 		switch {
@@ -20,10 +20,13 @@ func MeshTable(p *planner.MeshPlan) []string {
 		case !c.Fits:
 			line += "  does not fit"
 		}
-		out, divided = append(out, line), divided || c.Sequence
+		out, divided, dispatched = append(out, line), divided || c.Sequence, dispatched || c.Dispatched
 	}
 	if divided {
 		out = append(out, "tp divides sequences between split modules, too (--tp-sequence norms), which never takes more")
+	}
+	if dispatched {
+		out = append(out, "with ep experts run on the tokens that are sent to them, from a balanced router, whatever the file has them do: shown, not chosen (memplan analyze --parallel says more)")
 	}
 	switch {
 	case p.Smallest == "" && p.MayFit != "":

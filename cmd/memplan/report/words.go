@@ -108,7 +108,31 @@ func parallelLines(r *planner.Report) (out []string) {
 			out = append(out, fmt.Sprintf("rank %d: %s allocated, %s reserved", k.Rank, size(k.AllocatedBytes), size(k.ReservedBytes)))
 		}
 	}
-	return out
+	return append(out, expertLines(p.Experts)...)
+}
+
+// expertLines say what a rank's experts may receive, and what of it the answer is of.
+func expertLines(x *planner.ExpertInfo) []string {
+	if x == nil {
+		return nil
+	}
+	what := "as many as a balanced router sends"
+	if x.Rows == x.Most.Rows {
+		what = "all that can go to one rank"
+	} else if x.Rows > x.Balanced.Rows {
+		what = fmt.Sprintf("%g times as many as a balanced router sends", x.Imbalance)
+	}
+	end := func(e *planner.ExpertEnd) string {
+		s := fmt.Sprintf("%s of %d rows", size(e.ProcessBytes), e.Rows)
+		if e.Fits != nil && !*e.Fits {
+			s += ", which does not fit"
+		}
+		return s
+	}
+	return []string{
+		fmt.Sprintf("experts: %d of each layer on a rank; what a rank receives depends on the router, which is not in the file. This report is of %d rows, %s (--ep-imbalance)", x.Local, x.Rows, what),
+		fmt.Sprintf("experts: between %s (balanced) and %s (all to one rank)", end(&x.Balanced), end(&x.Most)),
+	}
 }
 
 // hostLine describes what a step keeps in its host's memory; "" for nothing.
