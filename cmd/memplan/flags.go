@@ -33,7 +33,7 @@ const mayBeEmpty = "memplan.empty"
 // addSetting defines the flag of a setting on a command.
 func addSetting(c *cobra.Command, s *planner.Setting) {
 	fl := c.Flags()
-	switch s.At(&planner.Config{}).(type) {
+	switch s.At(&noConfig).(type) {
 	case *bool:
 		fl.Bool(s.Flag, false, s.Doc)
 		return
@@ -65,6 +65,9 @@ func addSetting(c *cobra.Command, s *planner.Setting) {
 	directive := map[bool]cobra.ShellCompDirective{true: cobra.ShellCompDirectiveDefault, false: cobra.ShellCompDirectiveNoFileComp}[s.File]
 	_ = c.RegisterFlagCompletionFunc(s.Flag, cobra.FixedCompletions(s.Offer, directive)) // fails only for a flag that does not exist
 }
+
+// noConfig is only asked for the types of its fields.
+var noConfig planner.Config
 
 // add defines the flags on a command.
 func (f *modelFlags) add(c *cobra.Command) {
