@@ -146,14 +146,24 @@ func flagError(c *cobra.Command, err error) error {
 			return fmt.Errorf("unknown flag --%s: did you mean --%s?", unknown.GetSpecifiedName(), near)
 		}
 		return fmt.Errorf("unknown flag --%s: %s", unknown.GetSpecifiedName(), see)
-	case errors.As(err, &invalid) && wanted[invalid.GetFlag().Value.Type()] != "":
-		return fmt.Errorf("--%s %q: want %s", invalid.GetFlag().Name, invalid.GetValue(), wanted[invalid.GetFlag().Value.Type()])
 	case errors.As(err, &invalid):
-		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), errors.Unwrap(invalid))
+		return fmt.Errorf("--%s %w", invalid.GetFlag().Name, valueError(invalid))
 	case errors.As(err, &missing):
 		return fmt.Errorf("--%s needs a value: %s", missing.GetFlag().Name, see)
 	}
 	return fmt.Errorf("%w: %s", err, see)
+}
+
+// valueError says what a flag wants instead of a value.
+func valueError(err error) error {
+	invalid := (*pflag.InvalidValueError)(nil)
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	if want := wanted[invalid.GetFlag().Value.Type()]; want != "" {
+		return fmt.Errorf("%q: want %s", invalid.GetValue(), want)
+	}
+	return fmt.Errorf("%q: %w", invalid.GetValue(), errors.Unwrap(invalid))
 }
 
 // emptyValue returns the error of a flag with an empty value, as from an unset
