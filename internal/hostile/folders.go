@@ -37,7 +37,8 @@ func (b *builder) someFile() (name string, data []byte) {
 func (b *builder) somePath(name string) string {
 	switch b.r.IntN(4) {
 	case 0:
-		return fileName(hostileName(b.r)) + filepath.Ext(name)
+		s := fileName(hostileName(b.r))
+		return s[:min(len(s), 120)] + filepath.Ext(name) // special makes longer ones of it
 	case 1:
 		return strings.Repeat("d/", 1+b.r.IntN(30)) + name
 	}
