@@ -184,10 +184,25 @@ var wanted = map[string]string{"int": "a whole number", "float64": "a number", "
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
+			if err := swallowed(c); err != nil {
+				return err
+			}
 			return fmt.Errorf("%s wants %s, not %s: see %s --help", ownPath(c), what, report.Plural(len(args), "argument", "arguments"), c.CommandPath())
 		}
 		return nil
 	}
+}
+
+// swallowed returns the error of a flag without a value that took the next flag for
+// one, so that what belongs to that is left over: --timeline --batch 2.
+func swallowed(c *cobra.Command) (err error) {
+	c.Flags().Visit(func(f *pflag.Flag) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(f.Value.String(), "--"), "=")
+		if text := f.Value.String(); err == nil && strings.HasPrefix(text, "--") && c.Flags().Lookup(name) != nil {
+			err = fmt.Errorf("--%s needs a value, and took %q for it: see %s --help", f.Name, text, c.CommandPath())
+		}
+	})
+	return err
 }
 
 // ownPath returns the name of a command without the program's.
@@ -199,6 +214,9 @@ func ownPath(c *cobra.Command) string {
 func atMost(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) > n {
+			if err := swallowed(c); err != nil {
+				return err
+			}
 			return fmt.Errorf("%s wants at most %s, not %s: see %s --help", ownPath(c), what, report.Plural(len(args), "argument", "arguments"), c.CommandPath())
 		}
 		return nil

@@ -69,8 +69,8 @@ type builder struct {
 	mayRead bool
 	// colored is set where the command line asks for colour.
 	colored bool
-	// reports is set where the command answers many cases: then what it knows of the
-	// others may be on stdout, and a line of each that it cannot answer before the last.
+	// reports is set where the command answers many cases: then a line of each that
+	// it cannot answer may stand before the last.
 	reports bool
 	// scratch is set where the command copies what it reads into a temporary folder,
 	// which it removes.

@@ -103,7 +103,7 @@ func judgeExit(b *builder, o *outcome) []finding {
 // judgeLine wants an empty stdout and one line that begins with the program's
 // name; lines of warnings, and of the cases of a sweep, may stand before it.
 func judgeLine(b *builder, o *outcome) []finding {
-	if len(o.Stdout) > 0 && !b.reports {
+	if len(o.Stdout) > 0 {
 		return []finding{{"line", fmt.Sprintf("exit 2 with %d bytes of stdout", len(o.Stdout))}}
 	}
 	text := string(o.Stderr)
