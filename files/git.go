@@ -139,12 +139,13 @@ func copyCommitted(ctx context.Context, dir, list string, endings []string) erro
 // returns the name from the document. The model is sought from the document's folder and from the
 // repository's root or, where PATH begins with "./", the working directory.
 func CommittedPlan(ctx context.Context, spec string, model func(document []byte) (string, error)) (file string, remove func(), err error) {
-	if file, remove, err = Committed(ctx, spec); err != nil {
+	file, drop, err := Committed(ctx, spec)
+	if err != nil {
 		return "", nil, err
 	}
 	defer func() {
 		if err != nil {
-			remove()
+			drop()
 		}
 	}()
 	data, err := os.ReadFile(file)
@@ -179,5 +180,8 @@ func CommittedPlan(ctx context.Context, spec string, model func(document []byte)
 	if to == file {
 		return "", nil, fmt.Errorf("git:%s: its model is the document itself", spec)
 	}
-	return file, remove, os.WriteFile(to, blob, 0o600)
+	if err := os.WriteFile(to, blob, 0o600); err != nil {
+		return "", nil, err
+	}
+	return file, drop, nil
 }

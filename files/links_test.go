@@ -59,3 +59,18 @@ func TestWriteThroughLinks(t *testing.T) {
 		t.Errorf("files outside: %v", entries)
 	}
 }
+
+func TestFolderThroughLinks(t *testing.T) {
+	dir, outside := t.TempDir(), t.TempDir()
+	t.Chdir(dir)
+	for link, target := range map[string]string{"out": outside, "own": "real", "dangling": "none"} {
+		if err := os.Symlink(target, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ path, want string }{{"real", ""}, {"own", ""}, {"new/below", ""}, {"out", "leads out of its folder"}, {"dangling", "dangling"}} {
+		if err := files.Folder(c.path); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.path, err, c.want)
+		}
+	}
+}

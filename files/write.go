@@ -67,9 +67,13 @@ func ownTarget(path string) (string, error) {
 	return target, nil
 }
 
-// Folder creates a folder for results, and those above it, if missing.
+// Folder creates a folder for results, and those above it, if missing. A link is
+// followed as Write follows one.
 func Folder(path string) error {
 	if err := os.MkdirAll(path, 0o777); err != nil { //nolint:gosec // as mkdir does: the user's mask decides
+		return named(path, err)
+	}
+	if _, err := ownTarget(path); err != nil {
 		return named(path, err)
 	}
 	return nil

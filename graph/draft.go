@@ -60,7 +60,7 @@ type DraftFunction struct {
 // errors that name the node. The drafts become part of the result and must not
 // be used again. It takes O(n log n) for n names and nodes.
 func Resolve(m *Model, d *Draft, funcs []DraftFunction) (*Graph, error) {
-	r := &resolver{model: m, bound: map[string]binding{}}
+	r := &resolver{model: m}
 	for i := range funcs {
 		f := funcs[i].Function
 		body, err := r.root(funcs[i].Draft)

@@ -105,6 +105,8 @@ func (r *resolver) graph(d *Draft) (*Graph, error) {
 	g.Nodes = make([]Node, 0, len(d.Nodes))
 	if len(r.scope) > 0 {
 		g.Parent = r.scope[len(r.scope)-1].g
+	} else {
+		r.bound = make(map[string]binding, cap(g.Values)) // empty: nothing else is in sight
 	}
 	r.scope = append(r.scope, scope{g: g})
 	defer r.leave()
@@ -146,7 +148,9 @@ func (r *resolver) bind(depth int, v Value) ValueID {
 	s := &r.scope[depth-1]
 	v.ID = ValueID(len(s.g.Values))
 	s.g.Values = append(s.g.Values, v)
-	s.undo = append(s.undo, hidden{v.Name, r.bound[v.Name]})
+	if depth > 1 {
+		s.undo = append(s.undo, hidden{v.Name, r.bound[v.Name]})
+	}
 	r.bound[v.Name] = binding{depth, v.ID}
 	return v.ID
 }

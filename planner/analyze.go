@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"sort"
 	"strings"
 	"sync"
 
@@ -460,7 +459,9 @@ func (a *answer) atPeak(r *Report) {
 	live := ev.res.LivePeak()
 	r.Breakdown = ev.breakdown(live)
 	makers := ev.makers()
-	for _, id := range live {
+	largest := slices.Clone(live)
+	slices.SortStableFunc(largest, func(a, b program.StorageID) int { return cmp.Compare(ev.Storages[b].Bytes, ev.Storages[a].Bytes) })
+	for _, id := range largest[:min(len(largest), mostLive)] {
 		s := &ev.Storages[id]
 		v := LiveValue{Value: s.Name, Bytes: s.Bytes, Category: s.Category.String(), Module: s.Module}
 		if mk := makers[id]; mk >= 0 {
@@ -468,8 +469,7 @@ func (a *answer) atPeak(r *Report) {
 		}
 		r.Live = append(r.Live, v)
 	}
-	sort.SliceStable(r.Live, func(i, j int) bool { return r.Live[i].Bytes > r.Live[j].Bytes })
-	r.Live = r.Live[:min(len(r.Live), mostLive)]
+	r.Curve = make([]CurvePoint, 0, len(ev.res.Curve))
 	for i, b := range ev.res.Curve {
 		r.Curve = append(r.Curve, CurvePoint{ev.Nodes[t.Events[i].Node].Phase.String(), b})
 	}

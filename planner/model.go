@@ -153,6 +153,9 @@ func (m *Model) bind(batch int64, dims map[string]int64, shapes map[string]graph
 	}
 	opt := infer.Options{Batch: batch, Dims: dims, Shapes: shapes}
 	res, err := infer.Infer(m.g, opt)
+	if long := (*infer.TooLong)(nil); errors.As(err, &long) {
+		return fmt.Errorf("%w (at %s)", err, strings.Join(bindings(dims), ", "))
+	}
 	if err != nil && len(dims) > 0 {
 		return fmt.Errorf("%w (at %s: not every size suits a model; sides that halve often are multiples of 32)", err, strings.Join(bindings(dims), ", "))
 	}

@@ -504,7 +504,11 @@ func (r *Rule) apply(ctx context.Context, s *subject, l Limit) Finding {
 		note = r.note(s)
 	}
 	f.OK, f.Measured, f.Value = &ok, v, r.text(v)
-	if f.Message = fmt.Sprintf("%s%s, %s %s allowed", f.Value, note, bound, f.Limit); r.FailOn {
+	none := r.FailOn
+	if l.Text == "true" { // a number that is none
+		f.Limit, none = r.text(l.Value), true
+	}
+	if f.Message = fmt.Sprintf("%s%s, %s %s allowed", f.Value, note, bound, f.Limit); none {
 		f.Message = fmt.Sprintf("%s%s, none allowed", f.Value, note)
 	}
 	if r.why != nil {

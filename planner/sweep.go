@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/files"
+	"github.com/memplan/memplan/graph/bounded"
 )
 
 // CasesFileName is the list of a sweep's cases, in the folder of its documents.
@@ -238,7 +239,7 @@ func Merge(dir string) (*Merged, error) {
 		return nil, err
 	}
 	var s Sweep
-	if err := json.Unmarshal(data, &s); err != nil {
+	if err := bounded.Decode(data, &s); err != nil {
 		return nil, fmt.Errorf("%s: %w", CasesFileName, err)
 	}
 	m := &Merged{SchemaVersion: SchemaVersion, Cases: []MergedCase{}}
@@ -268,7 +269,7 @@ func (c *MergedCase) read(door files.Door) error {
 		return err
 	}
 	c.Raw, c.Answer = data, &CaseAnswer{}
-	if err := json.Unmarshal(data, c.Answer); err != nil {
+	if err := bounded.Decode(data, c.Answer); err != nil {
 		return fmt.Errorf("%s: %w", c.Document, err)
 	}
 	return nil
@@ -284,7 +285,7 @@ func (c *Case) Answered(dir string) bool {
 func (s *Sweep) Listed(dir string) bool {
 	var o Sweep
 	data, err := readDocument(sweepDoor(dir), CasesFileName)
-	return err == nil && json.Unmarshal(data, &o) == nil && slices.Equal(s.Cases, o.Cases)
+	return err == nil && bounded.Decode(data, &o) == nil && slices.Equal(s.Cases, o.Cases)
 }
 
 // sweepDoor is the door to a sweep's folder.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -60,6 +61,9 @@ func configFile(args []string, outside bool) (*planner.ConfigFile, error) {
 	if err != nil {
 		return nil, err
 	}
+	if rel, err := filepath.Rel(dir, path); err == nil && filepath.IsLocal(rel) { // as the user knows it
+		path = rel
+	}
 	return planner.ReadFoundConfigFile(path, outside)
 }
 
@@ -80,8 +84,8 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 		return err
 	}
 	g := &report.Gate{Path: f.Path, Findings: found}
-	if unknown := g.Unknown(); len(unknown) > 0 {
-		return undecided(s, o, g, unknown)
+	if n, reasons := g.Unknown(); n > 0 {
+		return undecided(s, o, g, n, reasons)
 	}
 	if err := emit(s, &o.outputFlags, report.Gates, g); err != nil {
 		return err
@@ -95,20 +99,20 @@ func checkRun(ctx context.Context, s *streams, o *checkOptions) error {
 // undecided reports on stderr what could not be determined, and what failed
 // besides: a command without an answer prints no result. A file given by
 // --output gets the whole report.
-func undecided(s *streams, o *checkOptions, g *report.Gate, unknown []string) error {
+func undecided(s *streams, o *checkOptions, g *report.Gate, unknown int, reasons []string) error {
 	if o.toFile() {
 		if err := emit(s, &o.outputFlags, report.Gates, g); err != nil {
 			return err
 		}
 	}
 	failed := g.Failures()
-	if len(unknown) == 1 && len(failed) == 0 {
-		return errors.New(unknown[0])
+	if len(reasons) == 1 && len(failed) == 0 {
+		return errors.New(reasons[0])
 	}
-	for _, line := range slices.Concat(unknown, failed) {
+	for _, line := range slices.Concat(reasons, failed) {
 		s.err.line("%s", line)
 	}
-	return fmt.Errorf("%s: %s, %d of %s cannot tell", g.Path, g.Outcome(), len(unknown), report.Plural(len(g.Findings), "rule", "rules"))
+	return fmt.Errorf("%s: %s, %d of %s cannot tell", g.Path, g.Outcome(), unknown, report.Plural(len(g.Findings), "rule", "rules"))
 }
 
 type baselineOptions struct {

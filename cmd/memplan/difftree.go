@@ -112,11 +112,14 @@ func trees(ctx context.Context, s *streams, o *diffOptions, cfg planner.Config, 
 	if err := compareTrees(ctx, s, base, head, cfg, d); err != nil {
 		return true, err
 	}
-	if err := emit(s, &o.outputFlags, report.TreeDiffs, d); err != nil {
-		return true, err
+	failed := d.Failed()
+	if failed == 0 || o.toFile() { // a command without an answer prints no result
+		if err := emit(s, &o.outputFlags, report.TreeDiffs, d); err != nil {
+			return true, err
+		}
 	}
-	if n := d.Failed(); n > 0 {
-		return true, fmt.Errorf("%s could not be compared", report.Plural(n, "file", "files"))
+	if failed > 0 {
+		return true, uncompared(s, o, d, failed)
 	}
 	if limit != nil {
 		if grown := limit.ExceededIn(d); len(grown) > 0 {
@@ -125,6 +128,20 @@ func trees(ctx context.Context, s *streams, o *diffOptions, cfg planner.Config, 
 		}
 	}
 	return true, nil
+}
+
+// uncompared says which files of two folders could not be compared, and why.
+func uncompared(s *streams, o *diffOptions, d *planner.TreeDiff, failed int) error {
+	for i := range d.Files {
+		if f := &d.Files[i]; f.Status == planner.FileFailed {
+			s.err.line("%s: %s", f.Path, f.Error)
+		}
+	}
+	others := ""
+	if failed < len(d.Files) && !o.toFile() {
+		others = ": -o FILE gets the others"
+	}
+	return fmt.Errorf("%d of %s could not be compared%s", failed, report.Plural(len(d.Files), "file", "files"), others)
 }
 
 // compareTrees adds all files of two folders to d.

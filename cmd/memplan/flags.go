@@ -33,7 +33,7 @@ const mayBeEmpty = "memplan.empty"
 // addSetting defines the flag of a setting on a command.
 func addSetting(c *cobra.Command, s *planner.Setting) {
 	fl := c.Flags()
-	switch s.At(&planner.Config{}).(type) {
+	switch s.At(&noConfig).(type) {
 	case *bool:
 		fl.Bool(s.Flag, false, s.Doc)
 		return
@@ -65,6 +65,9 @@ func addSetting(c *cobra.Command, s *planner.Setting) {
 	directive := map[bool]cobra.ShellCompDirective{true: cobra.ShellCompDirectiveDefault, false: cobra.ShellCompDirectiveNoFileComp}[s.File]
 	_ = c.RegisterFlagCompletionFunc(s.Flag, cobra.FixedCompletions(s.Offer, directive)) // fails only for a flag that does not exist
 }
+
+// noConfig is only asked for the types of its fields.
+var noConfig planner.Config
 
 // add defines the flags on a command.
 func (f *modelFlags) add(c *cobra.Command) {
@@ -108,7 +111,7 @@ func (f *modelFlags) follow() ([]graph.Warning, error) {
 	r.Settings = slices.DeleteFunc(r.Settings, func(x planner.RecipeSetting) bool { return f.set.Changed(x.Flag) })
 	for _, x := range r.Settings {
 		if err := f.set.Set(x.Flag, x.Value); err != nil {
-			return nil, fmt.Errorf("--config: %s: %s: %w", r.Path, x.Key, err)
+			return nil, fmt.Errorf("--config: %s: %s %w", r.Path, x.Key, valueError(err))
 		}
 	}
 	return []graph.Warning{r.Warning()}, nil

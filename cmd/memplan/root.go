@@ -146,14 +146,24 @@ func flagError(c *cobra.Command, err error) error {
 			return fmt.Errorf("unknown flag --%s: did you mean --%s?", unknown.GetSpecifiedName(), near)
 		}
 		return fmt.Errorf("unknown flag --%s: %s", unknown.GetSpecifiedName(), see)
-	case errors.As(err, &invalid) && wanted[invalid.GetFlag().Value.Type()] != "":
-		return fmt.Errorf("--%s %q: want %s", invalid.GetFlag().Name, invalid.GetValue(), wanted[invalid.GetFlag().Value.Type()])
 	case errors.As(err, &invalid):
-		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), errors.Unwrap(invalid))
+		return fmt.Errorf("--%s %w", invalid.GetFlag().Name, valueError(invalid))
 	case errors.As(err, &missing):
 		return fmt.Errorf("--%s needs a value: %s", missing.GetFlag().Name, see)
 	}
 	return fmt.Errorf("%w: %s", err, see)
+}
+
+// valueError says what a flag wants instead of a value.
+func valueError(err error) error {
+	invalid := (*pflag.InvalidValueError)(nil)
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	if want := wanted[invalid.GetFlag().Value.Type()]; want != "" {
+		return fmt.Errorf("%q: want %s", invalid.GetValue(), want)
+	}
+	return fmt.Errorf("%q: %w", invalid.GetValue(), errors.Unwrap(invalid))
 }
 
 // emptyValue returns the error of a flag with an empty value, as from an unset
@@ -174,10 +184,25 @@ var wanted = map[string]string{"int": "a whole number", "float64": "a number", "
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
+			if err := swallowed(c); err != nil {
+				return err
+			}
 			return fmt.Errorf("%s wants %s, not %s: see %s --help", ownPath(c), what, report.Plural(len(args), "argument", "arguments"), c.CommandPath())
 		}
 		return nil
 	}
+}
+
+// swallowed returns the error of a flag without a value that took the next flag for
+// one, so that what belongs to that is left over: --timeline --batch 2.
+func swallowed(c *cobra.Command) (err error) {
+	c.Flags().Visit(func(f *pflag.Flag) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(f.Value.String(), "--"), "=")
+		if text := f.Value.String(); err == nil && strings.HasPrefix(text, "--") && c.Flags().Lookup(name) != nil {
+			err = fmt.Errorf("--%s needs a value, and took %q for it: see %s --help", f.Name, text, c.CommandPath())
+		}
+	})
+	return err
 }
 
 // ownPath returns the name of a command without the program's.
@@ -189,6 +214,9 @@ func ownPath(c *cobra.Command) string {
 func atMost(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) > n {
+			if err := swallowed(c); err != nil {
+				return err
+			}
 			return fmt.Errorf("%s wants at most %s, not %s: see %s --help", ownPath(c), what, report.Plural(len(args), "argument", "arguments"), c.CommandPath())
 		}
 		return nil

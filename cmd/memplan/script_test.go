@@ -30,6 +30,7 @@ func TestScripts(t *testing.T) {
 		Dir: filepath.Join("testdata", "script"),
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("MODELS", models)
+			e.Setenv("ROOT", filepath.Dir(models))
 			e.Setenv("SMALL", filepath.Join(filepath.Dir(models), "validate", "testdata", "golden"))
 			e.Setenv("OLDPLAN", filepath.Join(filepath.Dir(models), "cmd", "memplan", "testdata", "plan_without_arena.json"))
 			e.Setenv("EVAL", filepath.Join(filepath.Dir(models), "cmd", "memplan", "testdata", "eval.onnx"))

@@ -19,8 +19,12 @@ junit     check, for Jenkins, GitLab and others: a suite a model, a case a rule
 gitlab    check, for GitLab's code quality report
 github    check, as annotations of GitHub Actions beside the configuration's lines
 html      one page that loads nothing
+csv       merge and solve, for tables and solvers
+svg, png  solve remat, a drawing of the frontier
 
-Each command has those that make sense for it: see its --format.
+Each command has those that make sense for it: see its --format. --timeline FILE takes
+the form of its ending: .json, .csv, .svg, .png, .pickle (PyTorch's memory_viz) or
+.trace (Perfetto); docs/timeline.md has more.
 
 The result alone goes to stdout; progress and warnings go to stderr.
 `},

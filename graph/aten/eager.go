@@ -87,6 +87,12 @@ func New(cfg Config) *Eager {
 		savedIDs: map[program.StorageID]bool{}, warned: map[graph.Warning]bool{}, keeping: map[program.StorageID]string{}}
 }
 
+// Expect makes room for the nodes and storages of a program of so many, which may
+// be any number.
+func (e *Eager) Expect(nodes, storages int) {
+	e.P.Nodes, e.P.Storages = slices.Grow(e.P.Nodes, nodes), slices.Grow(e.P.Storages, storages)
+}
+
 // Warn records a guess or a gap in the model, once for each code and node.
 func (e *Eager) Warn(code, msg string) {
 	w := graph.Warning{Code: code, Message: msg, Node: e.name}
@@ -153,6 +159,9 @@ func (e *Eager) begin(op string, in ...*Tensor) *kernel {
 		k.n.Recompute, k.n.Segment = true, e.segment
 	}
 	k.kept = e.sel.begin(op)
+	if len(in) > 0 {
+		k.n.In, k.n.Reads = make([]program.View, 0, len(in)), make([]program.StorageID, 0, len(in))
+	}
 	listed := true
 	for _, t := range in {
 		k.read(t)

@@ -134,7 +134,7 @@ func broadcast(a, b graph.Shape) (graph.Shape, error) {
 			continue
 		}
 		if xInt && yInt && m != 1 {
-			return nil, fmt.Errorf("shapes %s and %s do not broadcast", text(a), text(b))
+			return nil, &misfit{a, b, m, n}
 		}
 		d := broadcastDim(x, y)
 		if d.Equal(x) {

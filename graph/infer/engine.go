@@ -28,6 +28,7 @@ type engine struct {
 	warnings []graph.Warning
 	warned   map[graph.Warning]bool
 	bounds   []Bound
+	cut      []cut
 	work     int                   // remaining units
 	quiet    int                   // while positive, warnings are dropped
 	rebind   *rebinding            // replaces a fixed batch; or nil

@@ -420,6 +420,9 @@ func gather(c *call) error {
 	if err != nil {
 		return err
 	}
+	if err := c.beyond(axis); err != nil {
+		return err
+	}
 	if list, ok := c.intsIn(1); ok {
 		if n, ok := s[axis].Int(); ok {
 			for _, i := range list {

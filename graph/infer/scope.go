@@ -1,6 +1,7 @@
 package infer
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -15,7 +16,8 @@ type scope struct {
 	opsets     []graph.Opset
 	attrs      []graph.Attr // of the call of the local function whose body this is
 	contents   []*contents  // for each value: its known contents, or nil
-	call       call         // the node being visited; reused
+	line       map[graph.ValueID]*line
+	call       call // the node being visited; reused
 	inFunction bool
 	digits     []digit // for each value, while a symbol replaces a fixed batch: the batch's position
 }
@@ -45,6 +47,12 @@ func (s *scope) capture(v *graph.Value) {
 	outer := &s.parent.g.Values[v.Outer]
 	v.Type, v.Const = outer.Type, outer.Const
 	s.contents[v.ID] = s.parent.contents[v.Outer]
+	if l := s.parent.line[v.Outer]; l != nil {
+		if s.line == nil {
+			s.line = map[graph.ValueID]*line{}
+		}
+		s.line[v.ID] = l
+	}
 }
 
 // version returns the imported version of domain, or 0.
@@ -76,6 +84,9 @@ func (s *scope) node(n *graph.Node) error {
 	c := &s.call
 	*c = call{s: s, n: n}
 	if err := c.infer(); err != nil {
+		if m := (*misfit)(nil); errors.As(err, &m) {
+			err = e.explain(m)
+		}
 		return fmt.Errorf("%s: %w", n.Label(), err)
 	}
 	for i, id := range n.Outputs {
@@ -93,6 +104,7 @@ func (s *scope) node(n *graph.Node) error {
 			return fmt.Errorf("%s: %w", n.Label(), err)
 		}
 	}
+	s.lines(c)
 	if e.rebind != nil {
 		if err := checkBatch(c); err != nil {
 			return fmt.Errorf("%s: %w", n.Label(), err)

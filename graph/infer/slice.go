@@ -25,6 +25,7 @@ func slice(c *call) error {
 	if err != nil {
 		return err
 	}
+	c.cuts(spans)
 	out := append(graph.Shape{}, s...)
 	if !ok { // which axes are sliced is not known
 		for i, d := range s {

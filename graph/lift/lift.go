@@ -216,7 +216,7 @@ type builder struct {
 
 func newBuilder(g *graph.Graph, s Source) *builder {
 	b := &builder{src: g, to: make([]graph.ValueID, len(g.Values)), name: map[string]graph.ValueID{}}
-	b.l = &Lifted{Source: s, Graph: &graph.Graph{Name: g.Name, Model: g.Model, Meta: g.Meta}}
+	b.l = &Lifted{Source: s, Graph: &graph.Graph{Name: g.Name, Model: g.Model, Meta: g.Meta, Values: make([]graph.Value, 0, countNamed(g)+len(g.Values)/4)}}
 	for i := range b.to {
 		b.to[i] = graph.NoValue
 	}

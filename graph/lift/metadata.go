@@ -100,7 +100,7 @@ func (m *metaLift) tied() {
 // placeholders maps the FX names of parameters (p_), buffers (b_), lifted
 // constants (c_) and inputs to values. FX lower-cases and joins by "_".
 func placeholders(g *graph.Graph) map[string]graph.ValueID {
-	m := map[string]graph.ValueID{}
+	m := make(map[string]graph.ValueID, 5*countNamed(g))
 	for i := range g.Values {
 		v := &g.Values[i]
 		if v.Kind != graph.Initializer && v.Kind != graph.Input {
@@ -111,7 +111,7 @@ func placeholders(g *graph.Graph) map[string]graph.ValueID {
 				m[p.Value] = v.ID
 			}
 		}
-		s := strings.ToLower(strings.NewReplacer(".", "_", "-", "_").Replace(v.Name))
+		s := strings.ToLower(underscored.Replace(v.Name))
 		for _, pre := range []string{"p_", "b_", "c_", ""} {
 			if _, ok := m[pre+s]; !ok {
 				m[pre+s] = v.ID
@@ -119,6 +119,20 @@ func placeholders(g *graph.Graph) map[string]graph.ValueID {
 		}
 	}
 	return m
+}
+
+// underscored makes a name in Python of one in the file.
+var underscored = strings.NewReplacer(".", "_", "-", "_")
+
+// countNamed counts the values that placeholders finds.
+func countNamed(g *graph.Graph) int {
+	n := 0
+	for i := range g.Values {
+		if k := g.Values[i].Kind; k == graph.Initializer || k == graph.Input {
+			n++
+		}
+	}
+	return n
 }
 
 // group lifts one FX node. Nodes without an FX node are folded constants (kept

@@ -306,7 +306,7 @@ func (p *patLift) warn() {
 		p.note("no-dropout", "", "the file holds no Dropout: exported in evaluation mode, or the model has none; masks of dropout layers are not counted")
 	}
 	if fused > 0 {
-		p.note("attention-recognised", "", "%d attentions are counted as scaled_dot_product_attention", fused)
+		p.note("attention-recognised", "", "%s counted as scaled_dot_product_attention", map[bool]string{true: "1 attention is", false: fmt.Sprintf("%d attentions are", fused)}[fused == 1])
 	}
 	if eager > 0 {
 		p.note("eager-attention", "", "%d attentions are computed operator by operator, as the file has them: their probabilities are kept for backward", eager)

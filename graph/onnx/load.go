@@ -96,6 +96,13 @@ func hash(r io.ReaderAt, size int64) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
+// A file has a text of its own every 300 bytes or so, where it holds no weights:
+// room for them is made at first, and any number would do.
+const (
+	stringEvery = 300
+	mostStrings = 1 << 13
+)
+
 // Read reads a model of size bytes, without the files beside it. path names it
 // in errors and in Model.Path. Model.SHA256 is left empty.
 func Read(r io.ReaderAt, size int64, path string, opts ...Option) (*graph.Graph, error) {
@@ -107,7 +114,7 @@ func Read(r io.ReaderAt, size int64, path string, opts ...Option) (*graph.Graph,
 		return nil, fmt.Errorf("%s: the file is empty", path)
 	}
 	m := &graph.Model{Path: path}
-	d := &decoder{reader: newReader(r, size, path, o.memory), model: m, strings: map[string]string{}}
+	d := &decoder{reader: newReader(r, size, path, o.memory), model: m, strings: make(map[string]string, min(size/stringEvery, mostStrings))}
 	f, err := d.decode()
 	if err == nil && f.graph == nil {
 		err = fmt.Errorf("%s: not an ONNX model: it holds no graph", path)

@@ -54,7 +54,8 @@ func (p *Program) Workspaces() []cudnn.Estimate {
 // AtBounds returns the program in which every convolution's workspace has its
 // largest predicted size: p itself if that changes nothing.
 func (p *Program) AtBounds() *Program {
-	if !slices.ContainsFunc(p.Workspaces(), func(w cudnn.Estimate) bool { return w.Bound > w.Bytes }) {
+	bounded := func(w Pass) bool { return w.Bound > w.Bytes }
+	if !slices.ContainsFunc(p.Nodes, func(n Node) bool { return slices.ContainsFunc(n.Passes, bounded) }) {
 		return p
 	}
 	q := *p

@@ -225,6 +225,7 @@ func New(l *lift.Lifted, opt Options) (_ *Build, err error) {
 	}
 	b := &builder{l: l, modules: ready.modules, opt: opt, e: aten.New(opt.Config), env: make([]*aten.Tensor, len(l.Graph.Values))}
 	b.e.P.Train = opt.Train
+	b.expect()
 	b.e.P.Warnings = slices.Concat(l.Warnings, opt.Warnings)
 	vars := ready.vars
 	if b.recorded, b.holds = l.Recording, ready.holds; b.recorded != nil {
@@ -348,6 +349,22 @@ func (b *builder) run() error {
 	}
 	b.step()
 	return nil
+}
+
+// expect makes room for a step. Of ten models that were counted none had more than
+// 3.2 nodes for each call, nor more than 3 storages for each call and 7 for each stored tensor.
+func (b *builder) expect() {
+	calls, stored := len(b.l.Graph.Nodes), 0
+	for i := range b.l.Graph.Values {
+		if b.l.Graph.Values[i].Kind == graph.Initializer {
+			stored++
+		}
+	}
+	if b.opt.Train {
+		b.e.Expect(calls*13/4, 3*calls+7*stored)
+	} else {
+		b.e.Expect(calls, 2*calls+stored)
+	}
 }
 
 type builder struct {

@@ -21,7 +21,7 @@ type generator struct {
 }
 
 // generators is the table of kinds.
-var generators = slices.Concat(modelGenerators, documentGenerators, placeGenerators)
+var generators = slices.Concat(modelGenerators, documentGenerators, placeGenerators, folderGenerators)
 
 // generatorNamed finds a kind.
 func generatorNamed(name string) (generator, error) {
@@ -69,6 +69,12 @@ type builder struct {
 	mayRead bool
 	// colored is set where the command line asks for colour.
 	colored bool
+	// reports is set where the command answers many cases: then a line of each that
+	// it cannot answer may stand before the last.
+	reports bool
+	// scratch is set where the command copies what it reads into a temporary folder,
+	// which it removes.
+	scratch bool
 	links   int
 	err     error
 }

@@ -28,14 +28,14 @@ var checkNames = []string{"written", "read", "leak", "control", "markup", "time"
 // judge holds an outcome against every promise. written are the case's own
 // files that are new or changed.
 func judge(b *builder, o *outcome, written map[string][]byte) ([]finding, error) {
-	out := slices.Concat(judgeLimits(o), judgeExit(o), judgeText(b, o, written))
+	out := slices.Concat(judgeLimits(o), judgeExit(b, o), judgeText(b, o, written))
 	read, wrote := b.w.events()
 	changed, err := b.w.changes()
 	if err != nil {
 		return nil, err
 	}
-	if len(changed) > 0 || len(wrote) > 0 {
-		out = append(out, finding{"written", strings.Join(append(changed, wrote...), ", ")})
+	if all := b.unscratched(slices.Concat(changed, wrote)); len(all) > 0 {
+		out = append(out, finding{"written", strings.Join(all, ", ")})
 	}
 	if len(read) > 0 && !b.mayRead {
 		out = append(out, finding{"read", strings.Join(read, ", ")})
@@ -47,6 +47,15 @@ func judge(b *builder, o *outcome, written map[string][]byte) ([]finding, error)
 		err = b.w.rebuild()
 	}
 	return out, err
+}
+
+// unscratched leaves out, for a command that works in a temporary folder of its own,
+// that there was one. What is left of it counts.
+func (b *builder) unscratched(changes []string) []string {
+	if !b.scratch {
+		return changes
+	}
+	return slices.DeleteFunc(changes, func(s string) bool { return s == "changed tmp" || strings.HasPrefix(s, "wrote tmp/memplan-") })
 }
 
 func judgeLimits(o *outcome) []finding {
@@ -71,7 +80,7 @@ func judgeLimits(o *outcome) []finding {
 var internals = regexp.MustCompile(`runtime error|internal error|goroutine \d+ \[|panic:|fatal error|nil pointer|%![a-zA-Z]?\(|Go struct field|Go value of type|strconv\.|interface conversion|has Def \d|reflect\.|0xc0[0-9a-f]{8}|unexpected EOF.*\.go:|\.go:\d+`)
 
 // judgeExit holds exit code, streams and messages against the contract.
-func judgeExit(o *outcome) []finding {
+func judgeExit(b *builder, o *outcome) []finding {
 	var out []finding
 	if m := internals.Find(o.Stderr); m != nil {
 		out = append(out, finding{"internals", string(m) + ": " + quoted(o.Stderr)})
@@ -86,14 +95,14 @@ func judgeExit(o *outcome) []finding {
 		return append(out, finding{"exit", fmt.Sprintf("exit %d %s: %s", o.Exit, o.Signal, quoted(o.Stderr))})
 	}
 	if o.Exit == 2 {
-		out = append(out, judgeLine(o)...)
+		out = append(out, judgeLine(b, o)...)
 	}
 	return out
 }
 
 // judgeLine wants an empty stdout and one line that begins with the program's
-// name; lines of warnings may stand before it.
-func judgeLine(o *outcome) []finding {
+// name; lines of warnings, and of the cases of a sweep, may stand before it.
+func judgeLine(b *builder, o *outcome) []finding {
 	if len(o.Stdout) > 0 {
 		return []finding{{"line", fmt.Sprintf("exit 2 with %d bytes of stdout", len(o.Stdout))}}
 	}
@@ -102,7 +111,7 @@ func judgeLine(o *outcome) []finding {
 	last := lines[len(lines)-1]
 	bad := !strings.HasPrefix(last, "memplan: ") || !strings.HasSuffix(text, "\n") || len(last) == len("memplan: ")
 	for _, line := range lines[:len(lines)-1] {
-		bad = bad || !strings.HasPrefix(line, "warning: ")
+		bad = bad || !strings.HasPrefix(line, "warning: ") && !b.reports
 	}
 	if bad {
 		return []finding{{"line", fmt.Sprintf("exit 2 with %d lines: %s", len(lines), quoted(o.Stderr))}}

@@ -23,6 +23,8 @@ var documentGenerators = []generator{
 	{"pickle", 3, pickleBytes},
 	{"watched", 2, watchedText},
 	{"json-scaled", 2, jsonScaled},
+	{"frameworks", 6, frameworkText},
+	{"prices", 4, pricesText},
 	{"csv", 8, csvText},
 	{"npy", 8, npyBytes},
 	{"npz", 8, npzBytes},
@@ -67,6 +69,13 @@ var roles = []role{
 	{".memplan.yaml", []string{"mlp.onnx"}, []string{"baseline"}, false, nil},
 	{"buffers.csv", nil, []string{"solve", "layout", "buffers.csv", "--timeout", "1s"}, false, []string{"csv", "text", "json"}},
 	{"lengths.csv", []string{"mlp.onnx"}, []string{"analyze", "mlp.onnx", "--dim", "batch=lengths.csv", "--draws", "3", "--vram", "16G"}, false, []string{"text", "json"}},
+	{"prices.csv", []string{"mlp.onnx"}, []string{"analyze", "mlp.onnx", "--gpu", "t4,a10,h100", "--prices", "prices.csv", "--batch", "4"}, false, []string{"text", "json", "markdown"}},
+	{"ds_config.json", []string{"mlp.onnx"}, []string{"analyze", "mlp.onnx", "--config", "ds_config.json"}, true, text},
+	{"training_args.json", []string{"mlp.onnx"}, []string{"plan", "mlp.onnx", "--config", "training_args.json"}, true, nil},
+	{"torchtitan.toml", []string{"gpt.onnx"}, []string{"analyze", "gpt.onnx", "--config", "torchtitan.toml"}, false, text},
+	{"accelerate.framework.yaml", []string{"mlp.onnx"}, []string{"analyze", "mlp.onnx", "--batch", "2", "--config", "accelerate.framework.yaml"}, false, text},
+	{"axolotl.framework.yml", []string{"mlp.onnx"}, []string{"plan", "mlp.onnx", "--config", "axolotl.framework.yml"}, false, nil},
+	{"cases.yaml", []string{"mlp.onnx"}, []string{"sweep", "cases.yaml", "-o", "answers"}, false, nil},
 	{"input.npy", []string{"mlp.onnx"}, []string{"validate", "mlp.onnx", "--batch", "2", "--device", "cpu", "--input", "input0=input.npy", "--timeout", "1s"}, false, []string{"text", "json", "html"}},
 	{"input.npy", []string{"mlp.onnx"}, []string{"validate", "mlp.onnx", "--batch", "2", "--device", "cpu", "--expect", "output=input.npy", "--timeout", "1s"}, false, []string{"text", "json"}},
 	{"mlp.npz", []string{"mlp.onnx"}, []string{"validate", "mlp.onnx", "--batch", "2", "--device", "cpu", "--input", "mlp.npz", "--timeout", "1s"}, false, []string{"text", "json"}},
@@ -95,6 +104,7 @@ func (b *builder) use(r role) {
 		b.sample(name)
 	}
 	b.run(r.args...)
+	b.reports = r.args[0] == "sweep"
 	if r.format != nil {
 		b.format(r.format...)
 	}
@@ -214,32 +224,7 @@ func yamlPaths(b *builder) {
 func yamlText(b *builder) {
 	b.sample("mlp.onnx")
 	b.sample(".memplan-baseline.json")
-	lines := strings.Split(gate, "\n")
-	value := pick(b.r, []func() string{
-		func() string { return fmt.Sprintf("%q", hostileName(b.r)) },
-		func() string { return hostileName(b.r) },
-		func() string { return itoa(pick(b.r, hostileInts)) },
-		func() string {
-			return pick(b.r, []string{"null", "~", "[]", "{}", "[1, [2, [3]]]", "&a [*a]", "*nowhere", "!!binary aGk=", "!!int x", "0x10", "1e400", ".nan", ".inf", "|\n  text", ">-\n  text", "? a", "<<: *a", "\t", "- - -", "12:30:45", "2026-01-01", "1_000", "'", "\"", "%", "@x", "yes"})
-		},
-	})
-	for range 1 + b.r.IntN(3) {
-		at := b.r.IntN(len(lines))
-		key, _, ok := strings.Cut(lines[at], ":")
-		switch {
-		case ok && b.chance(2):
-			lines[at] = key + ": " + value()
-		case ok && b.chance(2):
-			lines[at] = strings.Replace(lines[at], strings.TrimLeft(key, " -"), hostileName(b.r), 1)
-		default:
-			lines[at] += "\n" + lines[b.r.IntN(len(lines))]
-		}
-	}
-	data := []byte(strings.Join(lines, "\n"))
-	if b.chance(2) {
-		data = mutateBytes(b.r, data)
-	}
-	b.file(".memplan.yaml", data)
+	b.file(".memplan.yaml", b.mutateLines(gate))
 	b.run(pick(b.r, []string{"check", "check", "baseline"}))
 	if b.args[0] == "check" {
 		b.format("text", "json", "markdown", "sarif")

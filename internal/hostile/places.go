@@ -16,6 +16,7 @@ var placeGenerators = []generator{
 	{"baseline-files", 8, baselineFiles},
 	{"configuration-links", 3, configurationLinks},
 	{"arguments", 6, arguments},
+	{"mesh-flags", 8, meshFlags},
 	{"allowed", 1, allowed},
 }
 

@@ -15,7 +15,10 @@ import (
 )
 
 // samples are real models, and real documents that memplan wrote from them.
-type samples struct{ files map[string][]byte }
+type samples struct {
+	files   map[string][]byte
+	answers []string // the names of those that a sweep wrote
+}
 
 func (s *samples) data(name string) []byte {
 	data, ok := s.files[name]
@@ -45,6 +48,21 @@ const lengths = "length,count\n4,300\n7,20\n16,1\n"
 // gate is a configuration that the sample models pass.
 const gate = "models:\n  - path: mlp.onnx\n    batch: 4\n    checkpoint: none\n    vram: 16G\n    rules: {max-peak: 12G}\nrules: {max-increase: 2%}\nbaseline: .memplan-baseline.json\n"
 
+// prices are of cards, an hour each.
+const prices = "t4,0.35\na10,1.01\nh100,2.49\n"
+
+// sweepCases are two cases of a model.
+const sweepCases = "models:\n- path: mlp.onnx\n  vram: 16G\n  optimizer: adamw\n  matrix: {batch: [2, 4], precision: [fp32]}\n"
+
+// frameworks are configurations of training frameworks, by name.
+var frameworks = map[string]string{
+	"ds_config.json":            `{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "none"}}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "activation_checkpointing": {"partition_activations": false}}`,
+	"training_args.json":        `{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "fp16": true, "optim": "adamw_torch_fused", "gradient_checkpointing": true, "output_dir": "out"}`,
+	"torchtitan.toml":           "[training]\nlocal_batch_size = 2\nseq_len = 8\nmixed_precision_param = 'bfloat16'\n[optimizer]\nname = 'AdamW'\nimplementation = 'foreach'\n[activation_checkpoint]\nmode = 'full'\n",
+	"accelerate.framework.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 2\nfsdp_config:\n  fsdp_activation_checkpointing: true\n  fsdp_transformer_layer_cls_to_wrap: B,A\n  fsdp_offload_params: false\n  fsdp_version: 2\n",
+	"axolotl.framework.yml":     "micro_batch_size: 2\ngradient_accumulation_steps: 2\nbf16: true\noptimizer: adamw_torch\ngradient_checkpointing: true\nadapter: lora\nlora_r: 8\nlora_target_linear: true\nsequence_len: 8\n",
+}
+
 // watched is a recording of a device's memory.
 const watched = `{"schemaVersion":1,"pid":0,"gpus":[{"gpu":0,"device":"card"}]}
 {"seconds":0,"gpu":0,"usedBytes":1024,"totalBytes":4096}
@@ -60,7 +78,11 @@ func repository() string {
 // newSamples reads the models and has memplan write one document of each kind
 // in an empty folder.
 func newSamples(binary, dir string) (*samples, error) {
-	s := &samples{files: map[string][]byte{"chain.json": []byte(chain), "buffers.csv": []byte(buffers), "lengths.csv": []byte(lengths), ".memplan.yaml": []byte(gate), "watched.jsonl": []byte(watched)}}
+	s := &samples{files: map[string][]byte{"chain.json": []byte(chain), "buffers.csv": []byte(buffers), "lengths.csv": []byte(lengths), ".memplan.yaml": []byte(gate), "watched.jsonl": []byte(watched),
+		"prices.csv": []byte(prices), "cases.yaml": []byte(sweepCases)}}
+	for name, text := range frameworks {
+		s.files[name] = []byte(text)
+	}
 	golden := filepath.Join(repository(), "validate", "testdata", "golden")
 	for _, name := range smallModels {
 		if err := s.read(name, filepath.Join(golden, name)); err != nil {
@@ -98,6 +120,7 @@ func (s *samples) write(binary, dir string) error {
 		"solve remat chain.json --budget 3 --certificate proof.json",
 		"analyze mlp.onnx --batch 4 --checkpoint all --timeline step.pickle",
 		"solve layout buffers.csv -o placed.csv",
+		"sweep cases.yaml -o out",
 	} {
 		cmd := exec.Command(binary, strings.Fields(line)...)
 		cmd.Dir = dir
@@ -110,7 +133,13 @@ func (s *samples) write(binary, dir string) error {
 			return err
 		}
 	}
-	return s.arrays()
+	found, err := filepath.Glob(filepath.Join(dir, "out", "*"))
+	for _, path := range found {
+		name := "out/" + filepath.Base(path)
+		s.answers = append(s.answers, name)
+		err = cmp.Or(err, s.read(name, path))
+	}
+	return cmp.Or(err, s.arrays())
 }
 
 // arrays takes one array out of the archive, and makes a TensorProto.

@@ -36,7 +36,7 @@ type options struct {
 func main() {
 	var o options
 	flag.IntVar(&o.runs, "runs", 10, "runs of each model")
-	flag.StringVar(&o.binary, "binary", "", "memplan to measure; built from this folder without it")
+	flag.StringVar(&o.binary, "binary", "", "memplan to measure; built from this folder, as releases are, without it")
 	flag.StringVar(&o.against, "against", "", "another memplan, measured in turns")
 	models := flag.String("models", "", "patterns of model files, separated by commas: those of models and ../shared/data/models without it")
 	flag.Parse()
@@ -72,7 +72,9 @@ func (o *options) run(patterns []string, out io.Writer) error {
 		}
 		defer func() { _ = os.RemoveAll(dir) }() // what is left of it is the system's to remove
 		o.binary = filepath.Join(dir, "memplan")
-		if b, err := exec.Command("go", "build", "-o", o.binary, "./cmd/memplan").CombinedOutput(); err != nil {
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", o.binary, "./cmd/memplan")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // a static program, as releases are
+		if b, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("go build: %w: %s", err, b)
 		}
 	}

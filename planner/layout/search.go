@@ -40,7 +40,8 @@ type search struct {
 
 	work, limit int64 // steps of the loops over buffers and sections
 	nodes       int
-	stopped     bool // by limit or ctx: no answer
+	look        int64 // the work at which to look at the time
+	stopped     bool  // by limit or ctx: no answer
 
 	placed []int32
 	trail  []change
@@ -133,7 +134,7 @@ func (p *problem) degrees() (degree []int32, pairs int64) {
 
 // run searches at a capacity, in one order, with at most limit work.
 func (s *search) run(capacity int64, o order, limit int64) bool {
-	s.cap, s.order, s.limit, s.work, s.stopped = capacity, o, limit, 0, false
+	s.cap, s.order, s.limit, s.work, s.look, s.stopped = capacity, o, limit, 0, 0, false
 	s.placed, s.trail, s.lists = s.placed[:0], s.trail[:0], s.lists[:0]
 	copy(s.total, s.problem.total)
 	clear(s.place)
@@ -217,11 +218,18 @@ func (s *search) solve(part []int32, lo, hi int32) bool {
 	return false
 }
 
+// clockWork is the work between checks of the time, about a millisecond.
+const clockWork = 1 << 18
+
 // spent counts a node and reports whether to stop.
 func (s *search) spent() bool {
 	s.nodes++
-	if s.work > s.limit || s.nodes&1023 == 0 && s.ctx.Err() != nil {
+	if s.work > s.limit {
 		s.stopped = true
+	}
+	if s.work >= s.look {
+		s.look = s.work + clockWork
+		s.stopped = s.stopped || s.ctx.Err() != nil
 	}
 	return s.stopped
 }

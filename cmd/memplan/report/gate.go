@@ -51,20 +51,48 @@ func (g *Gate) Failures() []string {
 	return out
 }
 
-// Unknown returns the undetermined findings, one line each.
-func (g *Gate) Unknown() []string {
-	var out []string
+// Unknown returns how many findings are undetermined, and a line for each reason.
+func (g *Gate) Unknown() (findings int, lines []string) {
+	alike := map[string][]*planner.Finding{} // by message
 	for i := range g.Findings {
-		f := &g.Findings[i]
-		switch {
-		case f.OK != nil:
-		case f.Rule == planner.Unreadable:
-			out = append(out, fmt.Sprintf("%s:%d: %s", g.Path, f.Line, f.Message))
-		default:
-			out = append(out, fmt.Sprintf("%s:%d: %s: rule %s cannot tell: %s", g.Path, f.Line, f.Model, f.Rule, f.Message))
+		if f := &g.Findings[i]; f.OK == nil {
+			findings++
+			alike[f.Message] = append(alike[f.Message], f)
 		}
 	}
-	return out
+	for i := range g.Findings {
+		f := &g.Findings[i]
+		switch same := alike[f.Message]; {
+		case f.OK != nil || f.Rule != planner.Unreadable && same[0] != f:
+		case f.Rule == planner.Unreadable:
+			lines = append(lines, fmt.Sprintf("%s:%d: %s", g.Path, f.Line, f.Message))
+		case len(same) > 1:
+			lines = append(lines, fmt.Sprintf("%s:%d: %s: %s cannot tell: %s", g.Path, f.Line, these(same, "model", "models", func(f *planner.Finding) string { return f.Model }),
+				these(same, "rule", "rules", func(f *planner.Finding) string { return f.Rule }), f.Message))
+		default:
+			lines = append(lines, fmt.Sprintf("%s:%d: %s: rule %s cannot tell: %s", g.Path, f.Line, f.Model, f.Rule, f.Message))
+		}
+	}
+	return findings, lines
+}
+
+// these names what several findings are of, or counts it where it is more than two.
+func these(list []*planner.Finding, one, many string, name func(*planner.Finding) string) string {
+	var names []string
+	for _, f := range list {
+		if !slices.Contains(names, name(f)) {
+			names = append(names, name(f))
+		}
+	}
+	switch {
+	case len(names) > 2:
+		return Plural(len(names), one, many)
+	case one == "rule" && len(names) == 1:
+		return "rule " + names[0]
+	case one == "rule":
+		return "rules " + strings.Join(names, " and ")
+	}
+	return strings.Join(names, " and ")
 }
 
 // Outcome returns how many of the rules failed.
