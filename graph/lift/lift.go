@@ -69,6 +69,7 @@ type Lifted struct {
 
 	from   []graph.ValueID        // for each of Graph.Values: the value of the ONNX graph
 	turned map[graph.ValueID]bool // matrices that the file stores transposed, of a lift by metadata
+	masks  map[graph.ValueID]bool // masks of attention that the exporter's optimizer computed: they depend on no input
 	sizes  map[graph.ValueID]bool // numbers that code computes on the host; an optimizer may leave them in a list of one
 }
 
@@ -215,12 +216,18 @@ type builder struct {
 }
 
 func newBuilder(g *graph.Graph, s Source) *builder {
+	b := emptyBuilder(g, s)
+	b.initializers() // in the file's order, which is the model's
+	return b
+}
+
+// emptyBuilder is newBuilder without what the file stores.
+func emptyBuilder(g *graph.Graph, s Source) *builder {
 	b := &builder{src: g, to: make([]graph.ValueID, len(g.Values)), name: map[string]graph.ValueID{}}
 	b.l = &Lifted{Source: s, Graph: &graph.Graph{Name: g.Name, Model: g.Model, Meta: g.Meta}}
 	for i := range b.to {
 		b.to[i] = graph.NoValue
 	}
-	b.initializers() // in the file's order, which is the model's
 	return b
 }
 
