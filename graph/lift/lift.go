@@ -67,10 +67,11 @@ type Lifted struct {
 	Unread []Unread        // unread results of calls that were missing from the file and restored
 	filled map[string]bool // first calls of the gaps that those fill
 
-	from   []graph.ValueID        // for each of Graph.Values: the value of the ONNX graph
-	turned map[graph.ValueID]bool // matrices that the file stores transposed, of a lift by metadata
-	masks  map[graph.ValueID]bool // masks of attention that the exporter's optimizer computed: they depend on no input
-	sizes  map[graph.ValueID]bool // numbers that code computes on the host; an optimizer may leave them in a list of one
+	from   []graph.ValueID                      // for each of Graph.Values: the value of the ONNX graph
+	turned map[graph.ValueID]bool               // matrices that the file stores transposed, of a lift by metadata
+	forms  map[graph.ValueID]func(*graph.Value) // how a value's type follows from that of the ONNX graph
+	masks  map[graph.ValueID]bool               // masks of attention that the exporter's optimizer computed: they depend on no input
+	sizes  map[graph.ValueID]bool               // numbers that code computes on the host; an optimizer may leave them in a list of one
 }
 
 // A Role is what an initializer is to the framework.
@@ -200,6 +201,9 @@ func (l *Lifted) Refresh(g *graph.Graph) {
 		}
 		if l.turned[graph.ValueID(i)] {
 			turn(&l.Graph.Values[i])
+		}
+		if form := l.forms[graph.ValueID(i)]; form != nil {
+			form(&l.Graph.Values[i])
 		}
 	}
 }

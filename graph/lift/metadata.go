@@ -61,6 +61,7 @@ type metaLift struct {
 // liftMetadata rebuilds the exporter's FX graph.
 func liftMetadata(g *graph.Graph) (*Lifted, error) {
 	m := &metaLift{builder: emptyBuilder(g, Metadata), outs: map[string][]graph.ValueID{}, calls: map[string]int32{}, places: placeholders(g)}
+	m.l.forms = map[graph.ValueID]func(*graph.Value){}
 	m.l.turned, m.l.sizes, m.l.masks = map[graph.ValueID]bool{}, map[graph.ValueID]bool{}, map[graph.ValueID]bool{}
 	gs := groups(g)
 	if m.opt = m.optimised(gs); m.opt != nil {
@@ -172,7 +173,7 @@ func (m *metaLift) group(gi int, gr *group) error {
 		m.nodes, m.ext = gr.nodes, slices.Clone(ext)
 		m.args1, m.refs = fx.args, references(fx.args, nil)
 		m.beforeNorm(fx, gr)
-		ext = m.shown(fx, gr, ext)
+		ext = m.recurrent(fx, gr, m.shown(fx, gr, ext))
 		ext = m.unclaimed(fx, gr, ext)
 		if m.missed = m.absent(fx, ext); strings.HasPrefix(fx.target, "aten.index.") && len(m.missed) > 0 && m.indices(gr) {
 			m.missed = nil
@@ -431,6 +432,10 @@ func (m *metaLift) args(in []fxArg, ext []graph.ValueID) ([]graph.Arg, error) {
 			id, ok := m.resolve(a.ref, ext)
 			if !ok {
 				return nil, fmt.Errorf("argument %%%s names nothing in the graph", a.ref)
+			}
+			if v := &m.l.Graph.Values[id]; m.opt != nil && v.Kind == graph.Initializer && m.l.Roles[id] == Constant && len(v.Type.Shape) == 0 && v.Type.Shape != nil && v.Type.Elem.IsFloat() && v.Const.Known() && len(v.Const.Floats) == 1 {
+				out[i].Kind, out[i].Float = graph.ArgFloat, v.Const.Floats[0] // a number that was made a tensor for ONNX
+				continue
 			}
 			out[i].Value = id
 		}

@@ -1,6 +1,7 @@
 package lift
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -80,6 +81,8 @@ func (m *metaLift) optimised(gs []group) *optimized {
 			if s := o.by[ref]; s != nil {
 				s.read = true
 				lacks = lacks || !s.found
+			} else if id, ok := stored[ref]; ok { // a call that was computed
+				lacks = lacks || o.stored[m.src.Values[id].Name] == nil
 			}
 		}
 	}
@@ -221,6 +224,73 @@ func (m *metaLift) shown(fx *fxCall, gr *group, ext []graph.ValueID) []graph.Val
 	m.remaining(fx, ext)
 	return ext
 }
+
+// recurrent shows the parameters of a recurrent network, of which the optimizer has joined the matrices, and makes its
+// first state.
+func (m *metaLift) recurrent(fx *fxCall, gr *group, ext []graph.ValueID) []graph.ValueID {
+	op := fxOp("[target=torch.ops." + fx.target)
+	gates := map[string]int64{"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}[op]
+	if gates == 0 || len(fx.args) < 8 {
+		return ext
+	}
+	hidden, elem := int64(0), graph.Float32
+	var zero []int64
+	for _, i := range gr.nodes {
+		if n := &m.src.Nodes[i]; n.Op == "LSTM" || n.Op == "GRU" || n.Op == "RNN" {
+			hidden = attrInt(n, "hidden_size", 0)
+			if e := input(n, 5); e >= 0 {
+				zero, _ = m.src.Values[e].Type.Shape.Static()
+				elem = m.src.Values[e].Type.Elem
+			}
+		}
+	}
+	x, ok := m.resolve(fx.args[0].ref, ext)
+	shape := m.l.Graph.Values[max(x, 0)].Type.Shape
+	if !ok || hidden == 0 || len(shape) == 0 || len(fx.args[2].list) == 0 {
+		return ext
+	}
+	wide, ok := shape[len(shape)-1].Int()
+	layers, dirs, each := fx.args[4].i, int64(1), 2
+	if fx.args[7].i != 0 {
+		dirs = 2
+	}
+	if fx.args[3].i != 0 {
+		each = 4
+	}
+	if !ok || int64(len(fx.args[2].list)) != layers*dirs*int64(each) {
+		return ext
+	}
+	for k, a := range fx.args[2].list {
+		s := m.opt.by[a.ref]
+		if s == nil || s.found {
+			continue
+		}
+		in := wide
+		if int64(k/each) >= dirs {
+			in = dirs * hidden
+		}
+		m.show(s, elem, [][]int64{{gates * hidden, in}, {gates * hidden, hidden}, {gates * hidden}, {gates * hidden}}[k%each]...)
+	}
+	if len(zero) != 3 {
+		return ext
+	}
+	first := fx.args[1].list
+	if len(first) == 0 {
+		first = fx.args[1:2]
+	}
+	for _, a := range first {
+		if a.kind == graph.ArgValue && len(m.outs[a.ref]) == 0 && baseName(a.ref) == "zeros" {
+			dims := []int64{layers * dirs, zero[1], hidden}
+			id := m.again(graph.Node{Name: a.ref, Op: "zeros.default", Args: []graph.Arg{argInts(dims...)}}, gr0(m, gr))
+			m.typed(id, elem, dims)
+			m.outs[a.ref] = []graph.ValueID{id}
+		}
+	}
+	return ext
+}
+
+// gr0 is a value that the nodes of a call make.
+func gr0(m *metaLift, gr *group) graph.ValueID { return m.src.Nodes[gr.nodes[0]].Outputs[0] }
 
 // remaining shows the only tensor of the model that a call names, without a slot, as the only stored
 // operand that nothing else names.
@@ -454,11 +524,21 @@ func (m *metaLift) unclaimed(fx *fxCall, gr *group, ext []graph.ValueID) []graph
 	}
 	if fx.target == "aten.scaled_dot_product_attention.default" && len(fx.args) > 3 && fx.args[3].kind == graph.ArgValue {
 		c := &slotCall{metaLift: m, fx: fx, gr: gr}
-		if e := c.operand(&slot{nodes: []string{"Add"}, input: -1}); e >= 0 && m.opt.stored[m.src.Values[e].Name] == nil {
+		e := c.operand(&slot{nodes: []string{"Add"}, input: -1})
+		if e < 0 {
+			e = c.operand(&slot{nodes: []string{"Where"}, input: -1})
+		}
+		if e >= 0 && m.opt.stored[m.src.Values[e].Name] == nil {
 			gone[e] = true
 			ref := fx.args[3].ref
 			if slices.Contains(m.absent(fx, ext), ref) || m.src.Values[e].Name == ref {
-				m.outs[ref], m.claims[ref] = []graph.ValueID{m.maskOf(ref, e)}, e
+				id := graph.NoValue
+				if baseName(ref) == "expand" {
+					id = m.maskOf(ref, e)
+				} else {
+					id = m.constantOf(ref, e)
+				}
+				m.outs[ref], m.claims[ref] = []graph.ValueID{id}, e
 			}
 		}
 	}
@@ -548,6 +628,12 @@ func (m *metaLift) remade(ref string, from graph.ValueID) graph.ValueID {
 		}
 	case base == "pad" || base == "constant_pad_nd":
 		if id, ok := m.padded(ref, from); ok {
+			return id
+		}
+	case slices.Contains(numeric, base):
+		return m.again(graph.Node{Name: ref, Op: base + ".Tensor", Args: []graph.Arg{argOf(x), argFloat(1)}}, from) // by 1, or 0
+	case base == "permute" || base == "transpose":
+		if id, ok := m.permuted(ref, from); ok {
 			return id
 		}
 	case base == "unsqueeze":
@@ -693,17 +779,71 @@ func (m *metaLift) unsqueezed(ref string, from graph.ValueID) (graph.ValueID, bo
 			axis--
 		}
 		id := m.again(graph.Node{Name: ref, Op: "unsqueeze.default", Args: []graph.Arg{argOf(m.value(from)), argInt(axis)}}, from)
-		m.untyped(id)
+		m.formed(id, func(v *graph.Value) {
+			v.Type.Shape = slices.Insert(slices.Clone(v.Type.Shape), int(axis), graph.Int(1))
+		})
 		return id, true
 	}
 	return graph.NoValue, false
 }
 
-// untyped forgets the shape of a value that the file does not have.
-func (m *metaLift) untyped(id graph.ValueID) {
-	v := &m.l.Graph.Values[id]
-	v.Type = graph.Type{Kind: graph.TensorType, Elem: v.Type.Elem}
-	v.Decl, m.l.from[id] = v.Type, graph.NoValue
+// formed sets how the shape of a value follows from that of the file's value that it is made of.
+func (m *metaLift) formed(id graph.ValueID, form func(v *graph.Value)) {
+	m.l.forms[id] = form
+	form(&m.l.Graph.Values[id])
+}
+
+// permuted makes a permutation that was joined with the next.
+func (m *metaLift) permuted(ref string, from graph.ValueID) (graph.ValueID, bool) {
+	rank := len(m.src.Values[from].Type.Shape)
+	for _, i := range m.nodes {
+		n := &m.src.Nodes[i]
+		both := attrInts(n, "perm", nil)
+		if n.Op != "Transpose" || n.Inputs[0] != from || len(both) != rank || len(m.args1) < 2 {
+			continue
+		}
+		then := make([]int64, rank)
+		for k := range then {
+			then[k] = int64(k)
+		}
+		var dims []int64
+		for _, a := range slices.Concat(m.args1[1].list, m.args1[1:]) {
+			if a.kind == graph.ArgInt {
+				d := a.i
+				if d < 0 {
+					d += int64(rank)
+				}
+				if d < 0 || d >= int64(rank) {
+					return graph.NoValue, false
+				}
+				dims = append(dims, d)
+			}
+		}
+		switch {
+		case len(dims) == rank && len(m.args1[1].list) == rank:
+			copy(then, dims)
+		case len(dims) == 2:
+			then[dims[0]], then[dims[1]] = dims[1], dims[0]
+		default:
+			return graph.NoValue, false
+		}
+		first := make([]int64, rank)
+		for k, d := range then {
+			first[d] = both[k]
+		}
+		id := m.again(graph.Node{Name: ref, Op: "permute.default", Args: []graph.Arg{argOf(m.value(from)), argInts(first...)}}, from)
+		m.formed(id, func(v *graph.Value) {
+			shape := slices.Clone(v.Type.Shape)
+			for k, d := range first {
+				if len(v.Type.Shape) == rank {
+					shape[k] = v.Type.Shape[d]
+				}
+			}
+			v.Type.Shape = shape
+		})
+		return id, true
+	}
+	return graph.NoValue, false
 }
 
 // padded makes the padding that was joined with a convolution.
@@ -723,7 +863,15 @@ func (m *metaLift) padded(ref string, from graph.ValueID) (graph.ValueID, bool) 
 		more = append(more, pads[i]-own, pads[k+i]-own)
 	}
 	id := m.again(graph.Node{Name: ref, Op: "constant_pad_nd.default", Args: []graph.Arg{argOf(m.value(from)), argInts(more...), argFloat(0)}}, from)
-	m.untyped(id)
+	m.formed(id, func(v *graph.Value) {
+		shape := slices.Clone(v.Type.Shape)
+		for i := range k {
+			if at := len(shape) - 1 - i; at >= 0 {
+				shape[at] = shape[at].Add(graph.Int(more[2*i] + more[2*i+1]))
+			}
+		}
+		v.Type.Shape = shape
+	})
 	return id, true
 }
 
@@ -786,8 +934,20 @@ func (m *metaLift) constantOf(ref string, e graph.ValueID) graph.ValueID {
 			return id
 		}
 		m.opt.unknown(m.module)
+	} else if n := m.before(e); n != nil {
+		return m.twice(ref, *n, e)
 	}
 	return m.filled(ref, e, dims)
+}
+
+// before returns the call whose result the same constant was for another name.
+func (m *metaLift) before(e graph.ValueID) *graph.Node {
+	for _, ref := range slices.Sorted(maps.Keys(m.claims)) {
+		if outs := m.outs[ref]; m.claims[ref] == e && len(outs) == 1 && m.l.Graph.Values[outs[0]].Def >= 0 {
+			return &m.l.Graph.Nodes[m.l.Graph.Values[outs[0]].Def]
+		}
+	}
+	return nil
 }
 
 // computed makes a call of a parameter again.
@@ -803,9 +963,6 @@ func (m *metaLift) computed(ref, base string, s *state, e graph.ValueID, dims []
 	case slices.Contains(numeric, base) && m.opt.alone(s):
 		m.show(s, elem, dims...)
 		return call(base+".Tensor", argFloat(1))
-	case slices.Contains(copies, base):
-		m.show(s, elem, dims...)
-		return call("clone.default")
 	case base == "embedding" && len(dims) > 1:
 		m.opt.least(s)
 		m.show(s, elem, dims[len(dims)-2:]...)
@@ -817,6 +974,9 @@ func (m *metaLift) computed(ref, base string, s *state, e graph.ValueID, dims []
 		return call("expand.default", argInts(dims...))
 	case slices.Contains(reshapes, base) || base == "unsqueeze":
 		own := slices.DeleteFunc(slices.Clone(dims), func(n int64) bool { return n == 1 })
+		if len(own) > 1 {
+			return graph.NoValue, false
+		}
 		m.show(s, elem, own...)
 		return call("view.default", argInts(dims...))
 	case base == "type_as" || base == "_to_copy" || base == "alias":
@@ -832,7 +992,10 @@ func (m *metaLift) integers(ref string, e graph.ValueID, dims []int64) graph.Val
 	base := baseName(ref)
 	s := m.opt.unread(m.module, Buffer)
 	if s == nil || base != "slice" && base != "expand" && !slices.Contains(reshapes, base) {
-		return m.value(e)
+		if n := m.before(e); n != nil {
+			return m.twice(ref, *n, e)
+		}
+		return m.filled(ref, e, dims)
 	}
 	own := slices.Clone(dims) // at least: of a longer one, others of the module may tell
 	for _, x := range m.opt.states {
@@ -900,6 +1063,9 @@ var parted = []string{"Reshape", "Expand", "Slice", "Unsqueeze", "Squeeze", "Til
 func parts(g *graph.Graph) map[graph.ValueID]bool {
 	out := map[graph.ValueID]bool{}
 	for i := range g.Nodes {
+		if n := &g.Nodes[i]; n.Op == "ScatterND" && len(n.Inputs) > 1 && n.Inputs[1] >= 0 {
+			out[n.Inputs[1]] = true
+		}
 		if n := &g.Nodes[i]; slices.Contains(parted, n.Op) {
 			for _, id := range n.Inputs[min(1, len(n.Inputs)):] {
 				if id >= 0 {
