@@ -442,7 +442,7 @@ func causalFlag(r *rewriter, i int) bool {
 	if len(c.compare) == 2 && r.withinWindow(c, &n.Args[1]) {
 		c.compare = slices.DeleteFunc(slices.Clone(c.compare), func(s string) bool { return s == "gt.Tensor" || s == "le.Scalar" })
 	}
-	folded := r.l.masks[m.Value] // which comparison made it is not known
+	folded := r.l.masks[m.Value] || r.l.Folded != nil && !c.data && len(c.compare) == 0 && r.l.Graph.Values[m.Value].Type.Elem == graph.Bool // which comparison made it is not known
 	if !folded && (c.data || len(c.compare) != 1 || c.compare[0] != "le.Tensor" && c.compare[0] != "ge.Scalar") {
 		return false
 	}

@@ -67,6 +67,8 @@ type Lifted struct {
 	Unread []Unread        // unread results of calls that were missing from the file and restored
 	filled map[string]bool // first calls of the gaps that those fill
 
+	Folded *Folded // what an optimised file does not show; nil for others
+
 	from   []graph.ValueID                      // for each of Graph.Values: the value of the ONNX graph
 	turned map[graph.ValueID]bool               // matrices that the file stores transposed, of a lift by metadata
 	forms  map[graph.ValueID]func(*graph.Value) // how a value's type follows from that of the ONNX graph

@@ -53,6 +53,7 @@ type metaLift struct {
 	meta   []graph.Prop
 	nodes  []int32
 	claims map[string]graph.ValueID // what stands for the operands that calls made which the file lacks
+	target string
 	args1  []fxArg
 	refs   []string
 	ext    []graph.ValueID // what they read from other calls
@@ -94,6 +95,9 @@ func liftMetadata(g *graph.Graph) (*Lifted, error) {
 		}
 	}
 	m.tied()
+	if m.opt != nil {
+		m.warnOptimised()
+	}
 	return m.finish()
 }
 
@@ -171,7 +175,7 @@ func (m *metaLift) group(gi int, gr *group) error {
 	m.meta = last.Meta
 	if m.opt != nil {
 		m.nodes, m.ext = gr.nodes, slices.Clone(ext)
-		m.args1, m.refs = fx.args, references(fx.args, nil)
+		m.target, m.args1, m.refs = fx.target, fx.args, references(fx.args, nil)
 		m.beforeNorm(fx, gr)
 		ext = m.recurrent(fx, gr, m.shown(fx, gr, ext))
 		ext = m.unclaimed(fx, gr, ext)

@@ -1,6 +1,7 @@
 package lift
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -29,8 +30,9 @@ type state struct {
 type optimized struct {
 	states []*state
 	by     map[string]*state // by placeholder
-	open   int               // constants that were computed from what is not known
-	lost   []string          // parameters that they may have been computed from, without shapes
+	made   []string          // calls whose results are constants of the file, of which nothing tells how they were made
+	bytes  int64             // of these results
+	lost   []string          // tensors of the model that they may have been made of, whose shapes the file does not tell
 	groups map[string]*group // by the name of the call
 	stored map[string]*state // by the model's name
 }
@@ -193,7 +195,7 @@ func init() {
 // shown finds the tensors of the model that a call reads and the file does not store under their
 // names, and returns those of the source that stand for them.
 func (m *metaLift) shown(fx *fxCall, gr *group, ext []graph.ValueID) []graph.ValueID {
-	op := fxOp("[target=torch.ops." + fx.target)
+	op := opOf(fx.target)
 	for i := range fx.args {
 		s := m.opt.by[fx.args[i].ref]
 		if fx.args[i].kind != graph.ArgValue || s == nil {
@@ -228,7 +230,7 @@ func (m *metaLift) shown(fx *fxCall, gr *group, ext []graph.ValueID) []graph.Val
 // recurrent shows the parameters of a recurrent network, of which the optimizer has joined the matrices, and makes its
 // first state.
 func (m *metaLift) recurrent(fx *fxCall, gr *group, ext []graph.ValueID) []graph.ValueID {
-	op := fxOp("[target=torch.ops." + fx.target)
+	op := opOf(fx.target)
 	gates := map[string]int64{"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}[op]
 	if gates == 0 || len(fx.args) < 8 {
 		return ext
@@ -622,6 +624,10 @@ func (m *metaLift) remade(ref string, from graph.ValueID) graph.ValueID {
 		return m.again(graph.Node{Name: ref, Op: "identity.default", Args: []graph.Arg{argOf(x)}}, from) // of a Dropout: p is 0
 	case slices.Contains(copies, base):
 		return m.again(graph.Node{Name: ref, Op: "clone.default", Args: []graph.Arg{argOf(x), named("memory_format", argStr("torch.contiguous_format"))}}, from)
+	case slices.Contains(reshapes, base) && slices.Contains(reshapes, opOf(m.target)): // of two in a row the second alone shows
+		if m.strided(x) {
+			return m.again(graph.Node{Name: ref, Op: "clone.default", Args: []graph.Arg{argOf(x), named("memory_format", argStr("torch.contiguous_format"))}}, from)
+		}
 	case slices.Contains(reshapes, base):
 		if id, ok := m.reshaped(ref, base, from); ok {
 			return id
@@ -646,6 +652,12 @@ func (m *metaLift) remade(ref string, from graph.ValueID) graph.ValueID {
 	return x
 }
 
+// opOf returns the operator of a target, without namespace and overload.
+func opOf(target string) string {
+	op, _, _ := strings.Cut(strings.TrimPrefix(target, "aten."), ".")
+	return op
+}
+
 // strided reports whether a value is a view whose elements lie in another order than its dims say, as
 // far as the calls tell that made it.
 func (m *metaLift) strided(id graph.ValueID) bool {
@@ -656,7 +668,7 @@ func (m *metaLift) strided(id graph.ValueID) bool {
 		}
 		n := &m.l.Graph.Nodes[v.Def]
 		switch op := opName(n); {
-		case slices.Contains([]string{"transpose", "permute", "expand", "t", "select", "slice", "split", "split_with_sizes", "unbind", "chunk", "numpy_T", "swapaxes", "movedim", "unfold", "as_strided"}, op):
+		case slices.Contains([]string{"transpose", "permute", "expand", "t"}, op):
 			return true
 		case op != "view" && op != "unsqueeze" && op != "squeeze" && op != "alias" || n.Args[0].Kind != graph.ArgValue:
 			return false
@@ -975,13 +987,18 @@ func (m *metaLift) computed(ref, base string, s *state, e graph.ValueID, dims []
 	case slices.Contains(reshapes, base) || base == "unsqueeze":
 		own := slices.DeleteFunc(slices.Clone(dims), func(n int64) bool { return n == 1 })
 		if len(own) > 1 {
-			return graph.NoValue, false
+			break
 		}
 		m.show(s, elem, own...)
 		return call("view.default", argInts(dims...))
 	case base == "type_as" || base == "_to_copy" || base == "alias":
 		m.show(s, elem, dims...)
 		return s.value, true
+	}
+	if n, ok := graph.Product(dims); ok && n <= foldLimit && m.opt.alone(s) && slices.Contains([]string{"view", "_unsafe_view", "reshape", "mul"}, base) {
+		m.opt.least(s) // a weight that is normalised or scaled, as far as its shape tells
+		m.show(s, elem, dims...)
+		return call("mul.Tensor", argFloat(1))
 	}
 	return graph.NoValue, false
 }
@@ -1005,12 +1022,19 @@ func (m *metaLift) integers(ref string, e graph.ValueID, dims []int64) graph.Val
 			}
 		}
 	}
+	if base == "slice" {
+		m.opt.least(s)
+	}
 	m.show(s, m.src.Values[e].Type.Elem, own...)
 	return m.value(e)
 }
 
 // filled makes a tensor of a constant's type, as the calls did that the optimizer computed.
 func (m *metaLift) filled(ref string, e graph.ValueID, dims []int64) graph.ValueID {
+	m.opt.made = append(m.opt.made, ref)
+	if n, ok := m.src.Values[e].Type.Bytes().Int(); ok {
+		m.opt.bytes += n
+	}
 	return m.again(graph.Node{Name: ref, Op: "full.default", Args: []graph.Arg{argInts(dims...), argFloat(0)}}, e)
 }
 
@@ -1050,7 +1074,11 @@ func (o *optimized) unknown(module string) {
 }
 
 // least records a parameter of which the file shows a part.
-func (o *optimized) least(s *state) { o.lost = append(o.lost, s.target) }
+func (o *optimized) least(s *state) {
+	if !slices.Contains(o.lost, s.target) {
+		o.lost = append(o.lost, s.target)
+	}
+}
 
 // parentModule returns the module that a qualified name lies in.
 func parentModule(name string) string { return name[:max(strings.LastIndexByte(name, '.'), 0)] }
@@ -1157,4 +1185,39 @@ func withoutClass(meta []graph.Prop) []graph.Prop {
 		}
 	}
 	return meta
+}
+
+// Optimised is the code of the warning that the exporter's optimizer has computed what the step computes.
+const Optimised = "optimised-export"
+
+// warnOptimised says what the optimizer left out that nothing in the file tells.
+func (m *metaLift) warnOptimised() {
+	o := m.opt
+	m.l.Folded = &Folded{Bytes: o.bytes, Lost: o.lost}
+	var parts []string
+	if len(o.made) > 0 {
+		parts = append(parts, fmt.Sprintf("it stores the results of %d calls (%s) in place of what they were made of", len(o.made), o.made[0]))
+	}
+	if len(o.lost) > 0 {
+		parts = append(parts, fmt.Sprintf("the shapes of %d of the model's tensors (%s), of up to %d elements each, are not known", len(o.lost), o.lost[0], foldLimit))
+	}
+	if len(parts) > 0 {
+		m.l.Warnings = append(m.l.Warnings, graph.Warning{Code: Optimised, Message: "the file was optimised after export: " + strings.Join(parts, "; ") + ". Export with optimize=False"})
+	}
+}
+
+// Folded is what the exporter's optimizer computed and the file does not show.
+type Folded struct {
+	Bytes int64    // results of calls that the file has as constants
+	Lost  []string // tensors of the model of unknown shapes, of up to 8192 elements each
+}
+
+// Most returns the most bytes that the step may take for what the file does not show: for each lost
+// tensor the parameter, its gradient and two of the optimizer's state in float32 or 64-bit numbers, and for each
+// result two more on the way to it.
+func (f *Folded) Most() int64 {
+	if f == nil {
+		return 0
+	}
+	return 2*f.Bytes + int64(len(f.Lost))*foldLimit*16
 }
