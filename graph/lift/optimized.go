@@ -438,7 +438,19 @@ func (m *metaLift) gone(ref string, ext []graph.ValueID) (graph.ValueID, bool) {
 		m.outs[ref] = []graph.ValueID{id}
 		return id, true
 	}
+	if id, ok := m.size(ref); ok {
+		m.outs[ref] = []graph.ValueID{id}
+		return id, true
+	}
 	all, made := m.candidates(ext)
+	if len(all) == 0 {
+		id := m.equal(ref)
+		if id < 0 {
+			id = m.empty(ref)
+		}
+		m.outs[ref] = []graph.ValueID{id}
+		return id, id >= 0
+	}
 	if len(all) != len(m.missed) {
 		if all = made; len(all) == 0 || len(all) > len(m.missed) {
 			return graph.NoValue, false
@@ -472,6 +484,54 @@ func (m *metaLift) alike(ref string) graph.ValueID {
 		}
 	}
 	return graph.NoValue
+}
+
+// equal makes a call again whose equal is another operand of the same call.
+func (m *metaLift) equal(ref string) graph.ValueID {
+	for _, e := range m.ext {
+		if x := m.to[e]; m.src.Values[e].Kind == graph.Computed && x >= 0 && m.l.Graph.Values[x].Def >= 0 {
+			if n := m.l.Graph.Nodes[m.l.Graph.Values[x].Def]; baseName(n.Name) == baseName(ref) {
+				return m.twice(ref, n, e)
+			}
+		}
+	}
+	return graph.NoValue
+}
+
+// empty makes a tensor of the shape of the result, which the call that is lifted fills.
+func (m *metaLift) empty(ref string) graph.ValueID {
+	if base := baseName(ref); base != "empty" && base != "empty_like" {
+		return graph.NoValue
+	}
+	n := &m.src.Nodes[m.nodes[len(m.nodes)-1]]
+	return m.again(graph.Node{Name: ref, Op: "empty.memory_format", Args: []graph.Arg{{Kind: graph.ArgList}}}, n.Outputs[0])
+}
+
+// size returns a number that the code computes of others and passes in a list of sizes: the size of the result's dim
+// there.
+func (m *metaLift) size(ref string) (graph.ValueID, bool) {
+	for _, a := range m.args1[min(1, len(m.args1)):] {
+		k := slices.IndexFunc(a.list, func(x fxArg) bool { return x.kind == graph.ArgValue && x.ref == ref })
+		if a.kind != graph.ArgList || k < 0 {
+			continue
+		}
+		out := m.src.Nodes[m.nodes[len(m.nodes)-1]].Outputs[0]
+		if len(m.src.Values[out].Type.Shape) != len(a.list) {
+			return graph.NoValue, false
+		}
+		id := m.fresh(ref, m.src.Values[out].Type)
+		m.l.Graph.Values[id].Kind = graph.Initializer
+		m.l.from[id], m.l.sizes[id], m.l.Roles[id] = out, true, Constant
+		m.formed(id, func(v *graph.Value) {
+			c := &graph.Constant{Name: ref, Type: graph.Int64}
+			if n, ok := v.Type.Shape[k].Int(); ok {
+				c.Ints = []int64{n}
+			}
+			v.Const, v.Type = c, graph.Type{Kind: graph.TensorType, Elem: graph.Int64, Shape: graph.Shape{}}
+		})
+		return id, true
+	}
+	return graph.NoValue, false
 }
 
 // indices makes the indices of an indexing whose tensors the optimizer joined to the coordinates of a
@@ -706,6 +766,11 @@ func (o *optimized) beside(name string) *state {
 			continue
 		}
 		if strings.TrimPrefix(s.target, parentModule(s.target)) == strings.TrimPrefix(name, parentModule(name)) && parentModule(s.target) != "" {
+			return s
+		}
+	}
+	for _, s := range o.states { // of the same module, where each has a name of its own
+		if tail := strings.TrimPrefix(name, parentModule(name)); !s.found && !s.read && s.role == Parameter && parentModule(s.target) == parentModule(name) && tail != ".weight" && tail != ".bias" {
 			return s
 		}
 	}
