@@ -45,7 +45,8 @@ type metaLift struct {
 	places map[string]graph.ValueID   // values of placeholders: parameters, buffers, inputs
 	inFX   []int32                    // group that defines each source value, or -1
 
-	opt    *optimized             // nil for files that were not optimised
+	opt    *optimized // nil for files that were not optimised
+	gs     []group
 	hidden map[graph.ValueID]bool // shapes and axes that the exporter adds to calls
 	missed []string               // calls that the file lacks, among the operands of the one that is lifted
 	module string                 // of the call that is lifted, with its class and metadata
@@ -65,6 +66,7 @@ func liftMetadata(g *graph.Graph) (*Lifted, error) {
 	m.l.forms = map[graph.ValueID]func(*graph.Value){}
 	m.l.turned, m.l.sizes, m.l.masks = map[graph.ValueID]bool{}, map[graph.ValueID]bool{}, map[graph.ValueID]bool{}
 	gs := groups(g)
+	m.gs = gs
 	if m.opt = m.optimised(gs); m.opt != nil {
 		m.hidden, m.claims = parts(g), map[string]graph.ValueID{}
 		for ref, id := range m.places { // names of constants are no placeholders

@@ -565,7 +565,10 @@ func (m *metaLift) candidates(ext []graph.ValueID) (all, made []graph.ValueID) {
 	for _, id := range ext {
 		v := &m.src.Values[id]
 		stored := v.Kind == graph.Initializer
-		if slices.Contains(all, id) || stored && (len(v.Type.Shape) == 0 || m.hidden[id]) || v.Kind == graph.Computed && v.Const != nil {
+		if slices.Contains(all, id) || stored && (len(v.Type.Shape) == 0 || m.hidden[id]) {
+			continue
+		}
+		if v.Kind == graph.Computed && m.inside(id) {
 			continue
 		}
 		if all = append(all, id); !stored {
@@ -573,6 +576,17 @@ func (m *metaLift) candidates(ext []graph.ValueID) (all, made []graph.ValueID) {
 		}
 	}
 	return all, made
+}
+
+// inside reports whether a value is a size, or a step within another call, which an equal step of the call that is
+// lifted was replaced by.
+func (m *metaLift) inside(id graph.ValueID) bool {
+	x := m.to[id]
+	if x >= 0 && (m.l.sizes[x] || m.l.Graph.Values[x].Def >= 0) {
+		return m.l.sizes[x]
+	}
+	fx, err := parseFX(m.gs[m.inFX[id]].text)
+	return err == nil && len(m.outs[fx.name]) > 0 && (x < 0 || !slices.Contains(m.outs[fx.name], x))
 }
 
 // unclaimed takes the values out of those that a call reads which stand for its operands by names that the
@@ -590,6 +604,9 @@ func (m *metaLift) unclaimed(fx *fxCall, gr *group, ext []graph.ValueID) []graph
 		if e < 0 {
 			e = c.operand(&slot{nodes: []string{"Where"}, input: -1})
 		}
+		if e < 0 {
+			m.computedMask(fx, gr, ext)
+		}
 		if e >= 0 && m.opt.stored[m.src.Values[e].Name] == nil {
 			gone[e] = true
 			ref := fx.args[3].ref
@@ -604,7 +621,32 @@ func (m *metaLift) unclaimed(fx *fxCall, gr *group, ext []graph.ValueID) []graph
 			}
 		}
 	}
+	for _, ref := range m.refs {
+		if id, ok := m.claims[ref]; ok {
+			gone[id] = true
+		}
+	}
 	return slices.DeleteFunc(ext, func(id graph.ValueID) bool { return gone[id] })
+}
+
+// computedMask finds the mask of an attention that a call made which the file lacks.
+func (m *metaLift) computedMask(fx *fxCall, gr *group, ext []graph.ValueID) {
+	ref := fx.args[3].ref
+	if !slices.Contains(m.absent(fx, ext), ref) {
+		return
+	}
+	_, made := m.candidates(ext)
+	for _, i := range gr.nodes {
+		n := &m.src.Nodes[i]
+		at := slices.Index([]string{"Where", "Add"}, n.Op) // which of its inputs
+		if at < 0 || input(n, at) < 0 || !slices.Contains(made, n.Inputs[at]) {
+			continue
+		}
+		e := n.Inputs[at]
+		m.claims[ref] = e
+		m.outs[ref] = []graph.ValueID{m.remade(ref, e)}
+		return
+	}
 }
 
 // maskOf makes a mask that the optimizer computed: of truth values, of which the exporter makes the numbers
