@@ -142,6 +142,15 @@ var Sources = []Source{
 		n := a.idleBytes()
 		return finding{is: n > 0, high: n}
 	}},
+	{Code: lift.Optimised, Rule: "twice the results that the file stores, and tensors of 8192 elements, with gradients and the optimizer's state, of unknown shapes", exact: true,
+		Message: "the exporter's optimizer computed what the step computes", Narrow: "a file exported with optimize=False", at: func(a *answer) finding {
+			f := a.m.lifted.Folded
+			n := min(f.Most(), mostOpen*a.ev.res.Reserved)
+			if n == 0 {
+				return finding{}
+			}
+			return finding{is: true, high: n, low: min(n, f.Bytes)}
+		}},
 	{Code: "data-dependent", Low: 0.5, Message: "dimensions that depend on data are counted at their upper bounds", Narrow: "--dim NAME=N with what the data has", at: warns("data-dependent")},
 	{Code: "tied-parameter", Low: 0.2, Message: "tied parameters count as trained", Narrow: "--freeze with all of their names", at: warns("tied-parameter")},
 	{Code: "unknown-operator", High: 0.25, Low: 0.25, Message: "operators that memplan does not know", Narrow: "one step measured on the card", at: warns("unknown-operator", "unknown-shape", "unknown-type", "unknown-op")},

@@ -442,10 +442,11 @@ func causalFlag(r *rewriter, i int) bool {
 	if len(c.compare) == 2 && r.withinWindow(c, &n.Args[1]) {
 		c.compare = slices.DeleteFunc(slices.Clone(c.compare), func(s string) bool { return s == "gt.Tensor" || s == "le.Scalar" })
 	}
-	if c.data || len(c.compare) != 1 || c.compare[0] != "le.Tensor" && c.compare[0] != "ge.Scalar" {
+	folded := r.l.masks[m.Value] || r.l.Folded != nil && !c.data && len(c.compare) == 0 && r.l.Graph.Values[m.Value].Type.Elem == graph.Bool // which comparison made it is not known
+	if !folded && (c.data || len(c.compare) != 1 || c.compare[0] != "le.Tensor" && c.compare[0] != "ge.Scalar") {
 		return false
 	}
-	causal := c.compare[0] == "le.Tensor"
+	causal := !folded && c.compare[0] == "le.Tensor"
 	m.Kind, m.Value = graph.ArgNone, graph.NoValue
 	if causal {
 		n.Args = append(n.Args, graph.Arg{Name: "is_causal", Kind: graph.ArgBool, Int: 1})

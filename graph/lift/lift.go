@@ -67,9 +67,13 @@ type Lifted struct {
 	Unread []Unread        // unread results of calls that were missing from the file and restored
 	filled map[string]bool // first calls of the gaps that those fill
 
-	from   []graph.ValueID        // for each of Graph.Values: the value of the ONNX graph
-	turned map[graph.ValueID]bool // matrices that the file stores transposed, of a lift by metadata
-	sizes  map[graph.ValueID]bool // numbers that code computes on the host; an optimizer may leave them in a list of one
+	Folded *Folded // what an optimised file does not show; nil for others
+
+	from   []graph.ValueID                      // for each of Graph.Values: the value of the ONNX graph
+	turned map[graph.ValueID]bool               // matrices that the file stores transposed, of a lift by metadata
+	forms  map[graph.ValueID]func(*graph.Value) // how a value's type follows from that of the ONNX graph
+	masks  map[graph.ValueID]bool               // masks of attention that the exporter's optimizer computed: they depend on no input
+	sizes  map[graph.ValueID]bool               // numbers that code computes on the host; an optimizer may leave them in a list of one
 }
 
 // A Role is what an initializer is to the framework.
@@ -200,6 +204,9 @@ func (l *Lifted) Refresh(g *graph.Graph) {
 		if l.turned[graph.ValueID(i)] {
 			turn(&l.Graph.Values[i])
 		}
+		if form := l.forms[graph.ValueID(i)]; form != nil {
+			form(&l.Graph.Values[i])
+		}
 	}
 }
 
@@ -215,12 +222,18 @@ type builder struct {
 }
 
 func newBuilder(g *graph.Graph, s Source) *builder {
+	b := emptyBuilder(g, s)
+	b.initializers() // in the file's order, which is the model's
+	return b
+}
+
+// emptyBuilder is newBuilder without what the file stores.
+func emptyBuilder(g *graph.Graph, s Source) *builder {
 	b := &builder{src: g, to: make([]graph.ValueID, len(g.Values)), name: map[string]graph.ValueID{}}
 	b.l = &Lifted{Source: s, Graph: &graph.Graph{Name: g.Name, Model: g.Model, Meta: g.Meta, Values: make([]graph.Value, 0, countNamed(g)+len(g.Values)/4)}}
 	for i := range b.to {
 		b.to[i] = graph.NoValue
 	}
-	b.initializers() // in the file's order, which is the model's
 	return b
 }
 

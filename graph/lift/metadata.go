@@ -44,13 +44,40 @@ type metaLift struct {
 	calls  map[string]int32           // node of each FX call
 	places map[string]graph.ValueID   // values of placeholders: parameters, buffers, inputs
 	inFX   []int32                    // group that defines each source value, or -1
+
+	opt    *optimized // nil for files that were not optimised
+	gs     []group
+	hidden map[graph.ValueID]bool // shapes and axes that the exporter adds to calls
+	missed []string               // calls that the file lacks, among the operands of the one that is lifted
+	module string                 // of the call that is lifted, with its class and metadata
+	class  string
+	meta   []graph.Prop
+	nodes  []int32
+	claims map[string]graph.ValueID // what stands for the operands that calls made which the file lacks
+	target string
+	args1  []fxArg
+	refs   []string
+	ext    []graph.ValueID // what they read from other calls
 }
 
 // liftMetadata rebuilds the exporter's FX graph.
 func liftMetadata(g *graph.Graph) (*Lifted, error) {
-	m := &metaLift{builder: newBuilder(g, Metadata), outs: map[string][]graph.ValueID{}, calls: map[string]int32{}, places: placeholders(g)}
-	m.l.turned, m.l.sizes = map[graph.ValueID]bool{}, map[graph.ValueID]bool{}
+	m := &metaLift{builder: emptyBuilder(g, Metadata), outs: map[string][]graph.ValueID{}, calls: map[string]int32{}, places: placeholders(g)}
+	m.l.forms = map[graph.ValueID]func(*graph.Value){}
+	m.l.turned, m.l.sizes, m.l.masks = map[graph.ValueID]bool{}, map[graph.ValueID]bool{}, map[graph.ValueID]bool{}
 	gs := groups(g)
+	m.gs = gs
+	if m.opt = m.optimised(gs); m.opt != nil {
+		m.hidden, m.claims = parts(g), map[string]graph.ValueID{}
+		for ref, id := range m.places { // names of constants are no placeholders
+			if v := &g.Values[id]; v.Kind == graph.Initializer && m.opt.stored[v.Name] == nil {
+				delete(m.places, ref)
+			}
+		}
+		m.reserve()
+	} else {
+		m.initializers() // in the file's order, which is the model's
+	}
 	m.inFX = make([]int32, len(g.Values))
 	for i := range m.inFX {
 		m.inFX[i] = -1
@@ -70,6 +97,9 @@ func liftMetadata(g *graph.Graph) (*Lifted, error) {
 		}
 	}
 	m.tied()
+	if m.opt != nil {
+		m.warnOptimised()
+	}
 	return m.finish()
 }
 
@@ -140,6 +170,9 @@ func countNamed(g *graph.Graph) int {
 func (m *metaLift) group(gi int, gr *group) error {
 	last := &m.src.Nodes[gr.nodes[len(gr.nodes)-1]]
 	if gr.text == "" {
+		if m.opt != nil && m.parted(last) {
+			return nil
+		}
 		return m.unlifted(last)
 	}
 	fx, err := parseFX(gr.text)
@@ -153,7 +186,20 @@ func (m *metaLift) group(gi int, gr *group) error {
 		m.getitem(fx, last)
 		return nil
 	}
-	args, err := m.args(fx.args, m.unnamed(fx.args, m.externals(gi, gr)))
+	ext := m.externals(gi, gr)
+	m.module, m.class = owner(last)
+	m.meta = last.Meta
+	if m.opt != nil {
+		m.nodes, m.ext = gr.nodes, slices.Clone(ext)
+		m.target, m.args1, m.refs = fx.target, fx.args, references(fx.args, nil)
+		m.beforeNorm(fx, gr)
+		ext = m.recurrent(fx, gr, m.shown(fx, gr, ext))
+		ext = m.unclaimed(fx, gr, ext)
+		if m.missed = m.absent(fx, ext); strings.HasPrefix(fx.target, "aten.index.") && len(m.missed) > 0 && m.indices(gr) {
+			m.missed = nil
+		}
+	}
+	args, err := m.args(fx.args, m.unnamed(fx.args, ext))
 	if err != nil {
 		if m.folded(gi, gr) {
 			return nil
@@ -407,6 +453,10 @@ func (m *metaLift) args(in []fxArg, ext []graph.ValueID) ([]graph.Arg, error) {
 			if !ok {
 				return nil, fmt.Errorf("argument %%%s names nothing in the graph", a.ref)
 			}
+			if v := &m.l.Graph.Values[id]; m.opt != nil && v.Kind == graph.Initializer && m.l.Roles[id] == Constant && len(v.Type.Shape) == 0 && v.Type.Shape != nil && v.Type.Elem.IsFloat() && v.Const.Known() && len(v.Const.Floats) == 1 {
+				out[i].Kind, out[i].Float = graph.ArgFloat, v.Const.Floats[0] // a number that was made a tensor for ONNX
+				continue
+			}
 			out[i].Value = id
 		}
 	}
@@ -421,13 +471,26 @@ func (m *metaLift) resolve(ref string, ext []graph.ValueID) (graph.ValueID, bool
 	if outs := m.outs[ref]; len(outs) > 0 && outs[0] >= 0 {
 		return outs[0], true
 	}
+	if m.opt != nil {
+		if s := m.opt.by[ref]; s != nil && s.found {
+			m.l.Roles[s.value] = s.role
+			return s.value, true
+		}
+	}
 	if id, ok := m.places[ref]; ok {
 		return m.placed(ref, id), true
 	}
 	for _, id := range ext {
 		if m.src.Values[id].Name == ref {
+			if m.opt != nil && m.src.Values[id].Kind == graph.Initializer {
+				m.outs[ref], m.claims[ref] = []graph.ValueID{m.constantOf(ref, id)}, id
+				return m.outs[ref][0], true
+			}
 			return m.value(id), true
 		}
+	}
+	if m.opt != nil && m.opt.by[ref] == nil {
+		return m.gone(ref, ext)
 	}
 	var left, made []graph.ValueID
 	for _, id := range ext {
