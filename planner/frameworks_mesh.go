@@ -182,7 +182,7 @@ func accelerateMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 	return out, nil
 }
 
-// speedMesh is DeepSpeed's zero_optimization. The file does not have the number of ranks.
+// speedMesh is DeepSpeed's zero_optimization.
 func speedMesh(c *Config, m *shard.Mesh) ([][2]string, error) {
 	if m.Stage == 0 {
 		return nil, errors.New("it is of DeepSpeed's own engine: plan with --parallel zero2=N or zero3=N")

@@ -27,8 +27,8 @@ func TestMeshConfigs(t *testing.T) {
 		}, []string{"torchtitan", "accelerate"}},
 		{Config{Parallel: "zero3=4", ZeROReuse: 1000000}, map[string]string{
 			"deepspeed": `"stage3_max_reuse_distance": 1000000`, "accelerate": "it has no key for --zero-reuse 1000000", "torchtitan": "it shards by fully_shard alone",
-		}, nil},
-		{Config{Parallel: "zero2=2"}, map[string]string{"deepspeed": `"overlap_comm": false`, "accelerate": "  zero_stage: 2\n"}, []string{"accelerate"}},
+		}, []string{"deepspeed"}},
+		{Config{Parallel: "zero2=2"}, map[string]string{"deepspeed": `"overlap_comm": false`, "accelerate": "  zero_stage: 2\n"}, []string{"accelerate", "deepspeed"}},
 		{Config{Parallel: "pp=2,ddp=2", PPSchedule: "1f1b", PPMicros: 4}, map[string]string{
 			"torchtitan": "--parallelism.pipeline_parallel_schedule 1F1B\n", "megatron": "--pipeline-model-parallel-size 2\n", "accelerate": "it has no pipelines",
 		}, []string{"torchtitan"}},

@@ -231,6 +231,7 @@ func writeDeepSpeed(e *Expression) ([]byte, error) {
 	}
 	if e.mesh != nil {
 		out["zero_optimization"] = values(e.mesh)
+		out["train_batch_size"] = int64(max(e.Question.Accumulate, 1)) * e.Question.Batch * e.data() // which says how many ranks there are
 	}
 	data, err := json.MarshalIndent(out, "", "  ")
 	return append(data, '\n'), err

@@ -173,6 +173,108 @@ func accelerateParallel(r *recipeReading, key, value string) {
 	}
 }
 
+// speedRanks is how many ranks DeepSpeed's batches ask for: the whole batch is that of a
+// rank, times accumulation, times ranks (deepspeed/runtime/config.py,
+// _batch_assertion); 0 where the file leaves one of them open.
+func (r *recipeReading) speedRanks() int {
+	number := func(key, or string) int {
+		n, err := strconv.Atoi(r.first(or, key))
+		if err != nil || n < 1 {
+			return 0
+		}
+		return n
+	}
+	whole, each, times := number("train_batch_size", ""), number("train_micro_batch_size_per_gpu", ""), number("gradient_accumulation_steps", "1")
+	if whole == 0 || each == 0 || times == 0 || whole%(each*times) != 0 {
+		return 0
+	}
+	return whole / (each * times)
+}
+
+// speedOnRanks reports a mesh that speedParallel takes over.
+func (r *recipeReading) speedOnRanks() bool {
+	const z = "zero_optimization."
+	stage := r.values[z+"stage"]
+	return (stage == "2" || stage == "3") && r.speedRanks() > 1 && r.first("none", z+"offload_optimizer.device") == "none" && r.first("none", z+"offload_param.device") == "none"
+}
+
+// speedSizes are the sizes of DeepSpeed's stages, and the flags for them.
+var speedSizes = []struct{ key, stage, flag string }{
+	{"reduce_bucket_size", "", "zero-bucket"}, {"overlap_comm", "2", "zero-overlap"}, {"stage3_param_persistence_threshold", "3", "zero-persistence"},
+	{"stage3_max_reuse_distance", "3", "zero-reuse"}, {"stage3_prefetch_bucket_size", "3", "zero-prefetch"}, {"stage3_max_live_parameters", "3", "zero-live"},
+}
+
+// speedParallel reads DeepSpeed's stage, on as many ranks as its batches ask for.
+func speedParallel(r *recipeReading, key, stage string) {
+	if !r.speedOnRanks() {
+		why := fmt.Sprintf("this is what one GPU needs; how many there are is not in the file (train_batch_size, train_micro_batch_size_per_gpu and gradient_accumulation_steps together tell): give --parallel zero%s=N", stage)
+		switch {
+		case stage != "2" && stage != "3":
+			why = "this is what one GPU needs: of DeepSpeed's stages 2 and 3 are modelled, and zero1=N is PyTorch's"
+		case r.speedRanks() == 1:
+			why = "the batches are those of one GPU, which keeps everything"
+		case r.speedRanks() > 1:
+			why = fmt.Sprintf("with something on the host it is not modelled: this is what one GPU needs; --parallel zero%s=%d keeps everything on the GPUs", stage, r.speedRanks())
+		}
+		r.leave(key, stage, why)
+		return
+	}
+	r.set("parallel", fmt.Sprintf("zero%s=%d", stage, r.speedRanks()), key)
+	for _, s := range speedSizes {
+		key := "zero_optimization." + s.key
+		value := r.first("", key)
+		switch n, err := strconv.ParseFloat(value, 64); {
+		case value == "" || s.stage != "" && s.stage != stage:
+		case s.key == "overlap_comm":
+			if strings.EqualFold(value, "true") {
+				r.set(s.flag, "true", key)
+			}
+		case value == "auto":
+			r.leave(key, value, "the Trainer computes it from the model: give --"+s.flag)
+		case err != nil || n < 1 || n > 1e15:
+			r.leave(key, value, "it is no number of elements: give --"+s.flag)
+		default:
+			r.set(s.flag, strconv.FormatInt(int64(n), 10), key)
+		}
+	}
+}
+
+// speedMasters says what a single GPU's prediction leaves out.
+func speedMasters(r *recipeReading, key, value string) {
+	if !r.speedOnRanks() {
+		leave(masters)(r, key, value)
+	}
+}
+
+// megatronParallel reads Megatron-LM's mesh, once: at the first of its sizes.
+func megatronParallel(r *recipeReading, key, _ string) {
+	if slices.ContainsFunc(r.Settings, func(s RecipeSetting) bool { return s.Flag == "parallel" }) {
+		return
+	}
+	var parts []string
+	for _, d := range [][2]string{{"pp", "pipeline_model_parallel_size"}, {"tp", "tensor_model_parallel_size"}} {
+		if n := r.sizeOf(d[1]); n > 1 {
+			parts = append(parts, fmt.Sprintf("%s=%d", d[0], n))
+		}
+	}
+	text := strings.Join(parts, ",")
+	if text == "" {
+		return
+	}
+	if _, err := ParseParallel(text); err != nil {
+		r.leave(key, "", err.Error())
+		return
+	}
+	r.set("parallel", text, key)
+	r.leave(key, "", engine)
+	if r.sizeOf("pipeline_model_parallel_size") > 1 {
+		r.set("pp-schedule", "1f1b", "pipeline_model_parallel_size") // its only one
+	}
+	if on := strings.ToLower(r.values["sequence_parallel"]); r.sizeOf("tensor_model_parallel_size") > 1 && on != "" && on != "false" {
+		r.set("tp-sequence", shard.Norms, "sequence_parallel")
+	}
+}
+
 // accelerateWrap reads what accelerate calls fully_shard on.
 func (r *recipeReading) accelerateWrap(key string) {
 	switch policy := r.values["fsdp_config.fsdp_auto_wrap_policy"]; {

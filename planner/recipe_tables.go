@@ -66,9 +66,10 @@ var recipeKinds = []recipeKind{
 		{"recompute_modules", leave("parts of layers are recomputed whose names the file does not have: give --checkpoint")},
 		{"seq_length", leave("give it to the model's own dimension, as --dim NAME=%s")},
 		{"global_batch_size", leave("accumulation follows from the number of GPUs: give --accumulate")},
-		{"tensor_model_parallel_size", unless("1", leave(sharded))}, {"pipeline_model_parallel_size", unless("1", leave(sharded))},
-		{"context_parallel_size", unless("1", leave(sharded))}, {"expert_model_parallel_size", unless("1", leave(sharded))},
-		{"sequence_parallel", when(leave(sharded))}, {"use_distributed_optimizer", when(leave(sharded))}, {"use_megatron_fsdp", when(leave(sharded))},
+		{"tensor_model_parallel_size", unless("1", megatronParallel)}, {"pipeline_model_parallel_size", unless("1", megatronParallel)},
+		{"context_parallel_size", unless("1", leave("its context parallelism is TransformerEngine's: cp=%s of --parallel is PyTorch's"))},
+		{"expert_model_parallel_size", unless("1", leave("its dispatch of tokens is of its own kind: ep=%s of --parallel is torchtitan's"))},
+		{"sequence_parallel", aside}, {"use_distributed_optimizer", when(leave(sharded))}, {"use_megatron_fsdp", when(leave(sharded))},
 		{"optimizer_cpu_offload", when(leave("the optimizer's states stay on the GPU"))},
 		{"cpu_offloading", when(leave("activations stay on the GPU"))},
 		{"fine_grained_activation_offloading", when(leave("activations stay on the GPU"))},
@@ -132,13 +133,15 @@ var recipeKinds = []recipeKind{
 	{"deepspeed", []string{"train_micro_batch_size_per_gpu", "train_batch_size", "zero_optimization.*"}, nil, []recipeKey{
 		{"train_micro_batch_size_per_gpu", flagOf("batch")},
 		{"gradient_accumulation_steps", flagOf("accumulate")},
-		{"bf16.enabled", when(both(flagTo("precision", "bf16"), leave(masters)))},
-		{"bfloat16.enabled", when(both(flagTo("precision", "bf16"), leave(masters)))},
-		{"fp16.enabled", when(both(flagTo("precision", "fp16"), leave(masters)))},
+		{"bf16.enabled", when(both(flagTo("precision", "bf16"), speedMasters))},
+		{"bfloat16.enabled", when(both(flagTo("precision", "bf16"), speedMasters))},
+		{"fp16.enabled", when(both(flagTo("precision", "fp16"), speedMasters))},
 		{"optimizer.type", speedOptimizer},
 		{"optimizer.params.momentum", aside},
 		{"train_batch_size", speedBatch},
-		{"zero_optimization.stage", unless("0", leave("this is what one GPU needs; how many there are is not in the file: give --parallel zero%s=N for stages 2 and 3"))},
+		{"zero_optimization.stage", unless("0", speedParallel)},
+		{"zero_optimization.reduce_bucket_size", aside}, {"zero_optimization.overlap_comm", aside}, {"zero_optimization.stage3_param_persistence_threshold", aside},
+		{"zero_optimization.stage3_max_reuse_distance", aside}, {"zero_optimization.stage3_prefetch_bucket_size", aside}, {"zero_optimization.stage3_max_live_parameters", aside},
 		{"zero_optimization.offload_optimizer.device", unless("none", leave("the optimizer's states stay on the GPU"))},
 		{"zero_optimization.offload_param.device", unless("none", leave("parameters stay on the GPU"))},
 		{"activation_checkpointing.*", leave("it takes effect where the model calls DeepSpeed's checkpoint: give --checkpoint")},
@@ -154,6 +157,7 @@ const (
 	sharded  = "this is the need of one GPU that shares nothing with others"
 	compiled = "the step is that of eager PyTorch: a compiled one fuses operators and may keep other tensors"
 	mains    = "Megatron-LM keeps float32 copies of the parameters and float32 gradients beside them, which are not counted"
+	engine   = "the mesh is run by PyTorch's own engine: Megatron-LM keeps other buffers, and its data-parallel ranks are not in its arguments"
 	masters  = "DeepSpeed keeps float32 copies of the parameters and float32 optimizer states beside them, which --parallel zero2=N and zero3=N count alone"
 )
 

@@ -45,7 +45,15 @@ learning_rate: 0.0002
 		},
 		{
 			"ds.json", "{\n\t\"train_micro_batch_size_per_gpu\": \"auto\", \"gradient_accumulation_steps\": 8, \"optimizer\": {\"type\": \"SGD\", \"params\": {\"momentum\": 0.9}},\n\t\"zero_optimization\": {\"stage\": 3}, \"fp16\": {\"enabled\": false}}",
-			"deepspeed", "accumulate=8 optimizer=sgd-momentum", []string{"train_micro_batch_size_per_gpu auto: ", "zero_optimization.stage: "}, []string{},
+			"deepspeed", "accumulate=8 optimizer=sgd-momentum", []string{"train_micro_batch_size_per_gpu auto: ", "zero_optimization.stage 3: "}, []string{},
+		},
+		{
+			"ranks.json", `{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2, "reduce_bucket_size": 2e8, "overlap_comm": true, "stage3_max_live_parameters": 5}}`,
+			"deepspeed", "batch=8 accumulate=2 precision=bf16 parallel=zero2=4 zero-bucket=200000000 zero-overlap=true", nil, nil,
+		},
+		{
+			"host.json", `{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}`,
+			"deepspeed", "batch=2", []string{"zero_optimization.stage 3: with something on the host", "zero_optimization.offload_optimizer.device cpu: "}, nil,
 		},
 		{
 			"whole.json", `{"train_batch_size": 64, "zero_optimization": {"stage": 0}}`,
@@ -62,7 +70,7 @@ learning_rate: 0.0002
 		},
 		{
 			"megatron.yaml", "language_model:\n  num_layers: 24\n  recompute_granularity: full\n  recompute_method: uniform\n  recompute_num_layers: 2\nmodel_parallel:\n  tensor_model_parallel_size: 4\n  bf16: true\nmicro_batch_size: 2\noptimizer: adam\n",
-			"megatron", "batch=2 precision=bf16 optimizer=adamw-fused checkpoint=megatron:recompute-method=uniform,recompute-num-layers=2", []string{"bf16 true: ", "tensor_model_parallel_size 4: "}, []string{"num_layers 24"},
+			"megatron", "batch=2 precision=bf16 optimizer=adamw-fused checkpoint=megatron:recompute-method=uniform,recompute-num-layers=2 parallel=tp=4", []string{"bf16 true: ", "tensor_model_parallel_size: the mesh is run"}, []string{"num_layers 24"},
 		},
 		{
 			"args.txt", "--micro-batch-size 2 --bf16 \\\n  --recompute-granularity=selective\n--fp8-format hybrid --lr 1e-4\n",
