@@ -195,7 +195,7 @@ func (r *recipeReading) speedRanks() int {
 func (r *recipeReading) speedOnRanks() bool {
 	const z = "zero_optimization."
 	stage := r.values[z+"stage"]
-	return (stage == "2" || stage == "3") && r.speedRanks() > 1 && r.first("none", z+"offload_optimizer.device") == "none" && r.first("none", z+"offload_param.device") == "none"
+	return (stage == "2" || stage == "3") && r.speedRanks() > 1 && r.first("1", "gradient_accumulation_steps") == "1" && r.first("none", z+"offload_optimizer.device") == "none" && r.first("none", z+"offload_param.device") == "none"
 }
 
 // speedSizes are the sizes of DeepSpeed's stages, and the flags for them.
@@ -214,7 +214,7 @@ func speedParallel(r *recipeReading, key, stage string) {
 		case r.speedRanks() == 1:
 			why = "the batches are those of one GPU, which keeps everything"
 		case r.speedRanks() > 1:
-			why = fmt.Sprintf("with something on the host it is not modelled: this is what one GPU needs; --parallel zero%s=%d keeps everything on the GPUs", stage, r.speedRanks())
+			why = fmt.Sprintf("with accumulation, or something on the host, it is not modelled: this is what one GPU needs; --parallel zero%s=%d --accumulate 1 is without them", stage, r.speedRanks())
 		}
 		r.leave(key, stage, why)
 		return

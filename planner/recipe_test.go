@@ -48,12 +48,12 @@ learning_rate: 0.0002
 			"deepspeed", "accumulate=8 optimizer=sgd-momentum", []string{"train_micro_batch_size_per_gpu auto: ", "zero_optimization.stage 3: "}, []string{},
 		},
 		{
-			"ranks.json", `{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2, "reduce_bucket_size": 2e8, "overlap_comm": true, "stage3_max_live_parameters": 5}}`,
-			"deepspeed", "batch=8 accumulate=2 precision=bf16 parallel=zero2=4 zero-bucket=200000000 zero-overlap=true", nil, nil,
+			"ranks.json", `{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2, "reduce_bucket_size": 2e8, "overlap_comm": true, "stage3_max_live_parameters": 5}}`,
+			"deepspeed", "batch=8 accumulate=1 precision=bf16 parallel=zero2=4 zero-bucket=200000000 zero-overlap=true", nil, nil,
 		},
 		{
 			"host.json", `{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}`,
-			"deepspeed", "batch=2", []string{"zero_optimization.stage 3: with something on the host", "zero_optimization.offload_optimizer.device cpu: "}, nil,
+			"deepspeed", "batch=2", []string{"zero_optimization.stage 3: with accumulation, or something on the host", "zero_optimization.offload_optimizer.device cpu: "}, nil,
 		},
 		{
 			"whole.json", `{"train_batch_size": 64, "zero_optimization": {"stage": 0}}`,
