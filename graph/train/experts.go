@@ -122,7 +122,7 @@ func FindExperts(l *lift.Lifted, patterns []string) ([]ExpertSite, error) {
 	case refused != nil:
 		return nil, refused
 	case len(out) == 0 && len(patterns) > 0:
-		return nil, fmt.Errorf("%s: no module of that name has matrices [experts, in, out] of which numbers pick some, or is a list of modules with parameters of the same shapes", strings.Join(patterns, " or "))
+		return nil, fmt.Errorf("%s (* is one part of a name): no module of that name has matrices [experts, in, out] of which numbers pick some, or is a list of modules with parameters of the same shapes", strings.Join(patterns, " or "))
 	case len(out) == 0 && l.Source != lift.Metadata:
 		return nil, errors.New("the file shows no experts: it was optimised after export, or has no metadata, and parameters have lost their names: export it with torch.onnx.export(..., dynamo=True, optimize=False)")
 	case len(out) == 0:
