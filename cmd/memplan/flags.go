@@ -111,7 +111,7 @@ func (f *modelFlags) follow() ([]graph.Warning, error) {
 	r.Settings = slices.DeleteFunc(r.Settings, func(x planner.RecipeSetting) bool { return f.set.Changed(x.Flag) })
 	for _, x := range r.Settings {
 		if err := f.set.Set(x.Flag, x.Value); err != nil {
-			return nil, fmt.Errorf("--config: %s: %s %w", r.Path, x.Key, valueError(err))
+			return nil, fmt.Errorf("--config: %s: %w", r.Path, valueError(x.Key, err))
 		}
 	}
 	return []graph.Warning{r.Warning()}, nil

@@ -147,23 +147,29 @@ func flagError(c *cobra.Command, err error) error {
 		}
 		return fmt.Errorf("unknown flag --%s: %s", unknown.GetSpecifiedName(), see)
 	case errors.As(err, &invalid):
-		return fmt.Errorf("--%s %w", invalid.GetFlag().Name, valueError(invalid))
+		return valueError("--"+invalid.GetFlag().Name, invalid)
 	case errors.As(err, &missing):
 		return fmt.Errorf("--%s needs a value: %s", missing.GetFlag().Name, see)
 	}
 	return fmt.Errorf("%w: %s", err, see)
 }
 
-// valueError says what a flag wants instead of a value.
-func valueError(err error) error {
+// valueError says what a flag, or the key that sets it, wants instead of a value,
+// which stands in the message once.
+func valueError(name string, err error) error {
 	invalid := (*pflag.InvalidValueError)(nil)
 	if !errors.As(err, &invalid) {
-		return err
+		return fmt.Errorf("%s: %w", name, err)
 	}
+	value := fmt.Sprintf("%q", invalid.GetValue())
 	if want := wanted[invalid.GetFlag().Value.Type()]; want != "" {
-		return fmt.Errorf("%q: want %s", invalid.GetValue(), want)
+		return fmt.Errorf("%s %s: want %s", name, value, want)
 	}
-	return fmt.Errorf("%q: %w", invalid.GetValue(), errors.Unwrap(invalid))
+	err = errors.Unwrap(invalid)
+	if strings.Contains(err.Error(), value) {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return fmt.Errorf("%s %s: %w", name, value, err)
 }
 
 // emptyValue returns the error of a flag with an empty value, as from an unset

@@ -137,9 +137,14 @@ func (b *builder) commit() {
 func sweepText(b *builder) {
 	b.sample("mlp.onnx")
 	b.reports = true
-	switch b.r.IntN(5) {
+	switch b.r.IntN(7) {
 	case 0:
 		b.file("cases.yaml", mutateBytes(b.r, []byte(sweepCases)))
+	case 5, 6: // cases that are, of a model with a hostile name
+		name := fileName(hostileName(b.r)) + ".onnx"
+		b.file(name, b.s.data("mlp.onnx"))
+		quoted := strings.ReplaceAll(name, "'", "''")
+		b.text("cases.yaml", "models:\n- {path: './"+quoted+"', batch: "+itoa(pick(b.r, []int64{1, 2, 4, 1000, 1 << 40}))+", matrix: {precision: [fp32, bf16]}}\n")
 	case 1: // a matrix of many cases
 		n := 1 << b.r.IntN(18)
 		b.text("cases.yaml", "models:\n- path: nowhere.onnx\n  matrix: {batch: ["+strings.TrimSuffix(strings.Repeat("1,", n), ",")+"], accumulate: ["+strings.TrimSuffix(strings.Repeat("2,", b.r.IntN(40)+1), ",")+"]}\n")
@@ -225,6 +230,14 @@ func frameworkText(b *builder) {
 	r := pick(b.r, slices.Concat(rolesOf(".toml"), rolesOf("framework.yaml"), rolesOf("framework.yml")))
 	b.use(r)
 	data := b.s.data(r.name)
+	if b.chance(3) { // a key more, which it names or counts
+		key, line := strings.NewReplacer("\n", "_", "\r", "_", "\x00", "_").Replace(hostileName(b.r)), "%q: %q\n"
+		if strings.HasSuffix(r.name, ".toml") {
+			line = "%q = %q\n"
+		}
+		b.file(r.name, append(fmt.Appendf(nil, line, pick(b.r, []string{"gradient_" + key, "offload_" + key, key}), hostileName(b.r)), data...))
+		return
+	}
 	n := 100 + b.r.IntN(50_000)
 	switch b.r.IntN(8) {
 	case 0:
@@ -276,7 +289,11 @@ func meshFlags(b *builder) {
 		parts = append(parts, pick(b.r, []string{"ddp", "zero1", "fsdp", "hsdp", "zero2", "zero3", "tp", "cp", "pp", "ep", "TP", hostileName(b.r)})+"="+number())
 	}
 	b.run(pick(b.r, []string{"analyze", "analyze", "plan"}), model, "--batch", "2")
-	switch b.r.IntN(4) {
+	switch b.r.IntN(6) {
+	case 1, 2: // one that there is
+		b.run("--parallel", pick(b.r, []string{"ddp=2", "zero1=4", "zero2=4", "zero3=8", "ddp=1024", "tp=2", "zero1=3"}))
+	case 3:
+		b.run("--parallel", pick(b.r, []string{"fsdp=2", "fsdp=8", "hsdp=2x2", "fsdp=4096"}), "--fsdp-wrap", pick(b.r, []string{"root", "none", "*", "net.*"}))
 	case 0:
 		b.run("--gpus", pick(b.r, []string{"2", "4", "8", "16", itoa(pick(b.r, hostileInts)), hostileName(b.r)}))
 	default:

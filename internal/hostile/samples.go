@@ -57,10 +57,10 @@ const sweepCases = "models:\n- path: mlp.onnx\n  vram: 16G\n  optimizer: adamw\n
 // frameworks are configurations of training frameworks, by name.
 var frameworks = map[string]string{
 	"ds_config.json":            `{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "none"}}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "activation_checkpointing": {"partition_activations": false}}`,
-	"training_args.json":        `{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "fp16": true, "optim": "adamw_torch_fused", "gradient_checkpointing": true, "output_dir": "out"}`,
-	"torchtitan.toml":           "[training]\nlocal_batch_size = 2\nseq_len = 8\nmixed_precision_param = 'bfloat16'\n[optimizer]\nname = 'AdamW'\nimplementation = 'foreach'\n[activation_checkpoint]\nmode = 'full'\n",
-	"accelerate.framework.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 2\nfsdp_config:\n  fsdp_activation_checkpointing: true\n  fsdp_transformer_layer_cls_to_wrap: B,A\n  fsdp_offload_params: false\n  fsdp_version: 2\n",
-	"axolotl.framework.yml":     "micro_batch_size: 2\ngradient_accumulation_steps: 2\nbf16: true\noptimizer: adamw_torch\ngradient_checkpointing: true\nadapter: lora\nlora_r: 8\nlora_target_linear: true\nsequence_len: 8\n",
+	"training_args.json":        `{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "fp16": true, "optim": "adamw_torch_fused", "gradient_checkpointing": false, "output_dir": "out"}`,
+	"torchtitan.toml":           "[training]\nlocal_batch_size = 2\nseq_len = 8\nmixed_precision_param = 'bfloat16'\n[optimizer]\nname = 'AdamW'\nimplementation = 'foreach'\n[activation_checkpoint]\nmode = 'none'\n",
+	"accelerate.framework.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 2\nfsdp_config:\n  fsdp_activation_checkpointing: false\n  fsdp_offload_params: false\n  fsdp_version: 2\n",
+	"axolotl.framework.yml":     "micro_batch_size: 2\ngradient_accumulation_steps: 2\nbf16: true\noptimizer: adamw_torch\ngradient_checkpointing: false\nadapter: lora\nlora_r: 8\nlora_target_linear: true\nsequence_len: 8\n",
 }
 
 // watched is a recording of a device's memory.

@@ -59,6 +59,9 @@ def export(
         raise MemplanError(f"export() needs a newer PyTorch, 2.11 is tested, and this is {torch.__version__}")
     if isinstance(model, torch.jit.ScriptModule):
         raise MemplanError("the model is scripted, so its calls cannot be seen: export it before torch.jit.script or trace")
+    folder = os.path.dirname(os.fspath(path)) or "."
+    if not os.path.isdir(folder):  # found out before the work, not after it
+        raise MemplanError(f"{os.fspath(path)}: there is no folder {folder}: make it, or name another")
     model = getattr(model, "_orig_mod", model)
     if scripted := [n for n, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)]:
         raise MemplanError(f"module {scripted[0]} is scripted, so its weights and calls cannot be seen: export the model before torch.jit.script or trace (functions may be scripted)")

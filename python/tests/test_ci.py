@@ -78,6 +78,14 @@ class Recipes(unittest.TestCase):
             self.assertEqual(both[0][key], both[1][key], key)
         self.grows("committed")
 
+    def test_no_folder(self) -> None:
+        (self.folder / "exports").mkdir()
+        text = (self.folder / "memory.py").read_text(encoding="utf-8").replace("exports/net.onnx", "nowhere/net.onnx")
+        (self.folder / "memory.py").write_text(text, encoding="utf-8")
+        done = self.run_line("python memory.py")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("nowhere/net.onnx: there is no folder nowhere: make it, or name another", done.stderr)
+
     def grows(self, what: str) -> None:
         """The check that passed fails once the model takes more."""
         script = self.folder / "memory.py"
