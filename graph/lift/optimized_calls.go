@@ -230,7 +230,7 @@ func (m *metaLift) unclaimed(fx *fxCall, gr *group, ext []graph.ValueID) []graph
 			gone[e] = true
 			ref := fx.args[3].ref
 			if slices.Contains(m.absent(fx, ext), ref) || m.src.Values[e].Name == ref {
-				id := graph.NoValue
+				var id graph.ValueID
 				if baseName(ref) == "expand" {
 					id = m.maskOf(ref, e)
 				} else {
