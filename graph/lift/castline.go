@@ -170,7 +170,7 @@ func (s *castLine) results(e *pyExpr) {
 // effect without it.
 func (s *castLine) renamed(to string) {
 	name, typed := strings.CutSuffix(to, ".dtype")
-	if !typed || !isName(name) || len(s.named) > 0 || slices.ContainsFunc(s.units, func(u sourceUnit) bool { return u.module }) {
+	if !typed || !isName(name) || len(s.named) > 0 || len(s.units) == 0 || slices.ContainsFunc(s.units, func(u sourceUnit) bool { return u.module }) {
 		return
 	}
 	x, ok := s.vars[name]

@@ -71,6 +71,7 @@ type Lifted struct {
 
 	from   []graph.ValueID                      // for each of Graph.Values: the value of the ONNX graph
 	turned map[graph.ValueID]bool               // matrices that the file stores transposed, of a lift by metadata
+	copies []copied                             // that Dropout modules may have made, of an optimised file
 	forms  map[graph.ValueID]func(*graph.Value) // how a value's type follows from that of the ONNX graph
 	masks  map[graph.ValueID]bool               // masks of attention that the exporter's optimizer computed: they depend on no input
 	sizes  map[graph.ValueID]bool               // numbers that code computes on the host; an optimizer may leave them in a list of one
@@ -103,7 +104,7 @@ func Lift(g *graph.Graph) (*Lifted, error) {
 	if l.Source != Captured {
 		l.ownRegions()
 	}
-	if w, masks := evalMode(g); w.Code != "" {
+	if w, masks := evalMode(g, l.copies); w.Code != "" {
 		l.Eval, l.Masks = true, masks
 		l.Warnings = append([]graph.Warning{w}, l.Warnings...)
 	}
@@ -192,6 +193,9 @@ func (l *Lifted) Refresh(g *graph.Graph) {
 			*l = *again
 			return
 		}
+	}
+	if l.Masks > 0 {
+		_, l.Masks = evalMode(g, l.copies)
 	}
 	for i, id := range l.from {
 		if id < 0 {

@@ -45,19 +45,20 @@ type metaLift struct {
 	places map[string]graph.ValueID   // values of placeholders: parameters, buffers, inputs
 	inFX   []int32                    // group that defines each source value, or -1
 
-	opt    *optimized // nil for files that were not optimised
-	gs     []group
-	hidden map[graph.ValueID]bool // shapes and axes that the exporter adds to calls
-	missed []string               // calls that the file lacks, among the operands of the one that is lifted
-	module string                 // of the call that is lifted, with its class and metadata
-	class  string
-	meta   []graph.Prop
-	nodes  []int32
-	claims map[string]graph.ValueID // what stands for the operands that calls made which the file lacks
-	target string
-	args1  []fxArg
-	refs   []string
-	ext    []graph.ValueID // what they read from other calls
+	opt      *optimized // nil for files that were not optimised
+	gs       []group
+	filledBy map[graph.ValueID]graph.ValueID // what a constant is first taken for
+	hidden   map[graph.ValueID]bool          // shapes and axes that the exporter adds to calls
+	missed   []string                        // calls that the file lacks, among the operands of the one that is lifted
+	module   string                          // of the call that is lifted, with its class and metadata
+	class    string
+	meta     []graph.Prop
+	nodes    []int32
+	claims   map[string]graph.ValueID // what stands for the operands that calls made which the file lacks
+	target   string
+	given    []fxArg
+	refs     []string
+	ext      []graph.ValueID // what they read from other calls
 }
 
 // liftMetadata rebuilds the exporter's FX graph.
@@ -68,7 +69,7 @@ func liftMetadata(g *graph.Graph) (*Lifted, error) {
 	gs := groups(g)
 	m.gs = gs
 	if m.opt = m.optimised(gs); m.opt != nil {
-		m.hidden, m.claims = parts(g), map[string]graph.ValueID{}
+		m.hidden, m.claims, m.filledBy = parts(g), map[string]graph.ValueID{}, map[graph.ValueID]graph.ValueID{}
 		for ref, id := range m.places { // names of constants are no placeholders
 			if v := &g.Values[id]; v.Kind == graph.Initializer && m.opt.stored[v.Name] == nil {
 				delete(m.places, ref)
@@ -189,9 +190,10 @@ func (m *metaLift) group(gi int, gr *group) error {
 	ext := m.externals(gi, gr)
 	m.module, m.class = owner(last)
 	m.meta = last.Meta
-	if m.opt != nil {
+	m.missed, m.nodes = nil, gr.nodes
+	if m.opt != nil && m.result() >= 0 {
 		m.nodes, m.ext = gr.nodes, slices.Clone(ext)
-		m.target, m.args1, m.refs = fx.target, fx.args, references(fx.args, nil)
+		m.target, m.given, m.refs = fx.target, fx.args, references(fx.args, nil)
 		m.beforeNorm(fx, gr)
 		ext = m.recurrent(fx, gr, m.shown(fx, gr, ext))
 		ext = m.unclaimed(fx, gr, ext)

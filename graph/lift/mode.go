@@ -43,9 +43,15 @@ type mode struct {
 // exported in evaluation mode, or that the file was rewritten afterwards for inference.
 // It does not warn if a call of the file is a training step's, or if there is no
 // evidence. masks is the bytes that modules which drop nothing would take, if the file
-// does not show whether p = 0 or the mode is the reason.
-func evalMode(g *graph.Graph) (w graph.Warning, masks int64) {
+// does not show whether p = 0 or the mode is the reason. copies are what an optimised file lacks.
+func evalMode(g *graph.Graph, copies []copied) (w graph.Warning, masks int64) {
 	m, why := modeOf(g)
+	if len(copies) > 0 && !m.trained && len(m.open) == 0 {
+		m.open = append(m.open, fmt.Sprintf("the exporter's optimizer left out %d copies (%s), as Dropout modules make that drop nothing", len(copies), copies[0].name))
+		for _, c := range copies {
+			m.masks += maskOf(&g.Values[c.of].Type)
+		}
+	}
 	switch {
 	case why != "":
 		return graph.Warning{Code: EvalMode, Message: why + ". The file does not show the training step: export model.train() with optimize=False"}, 0
@@ -224,7 +230,11 @@ func (m *mode) mask(n *graph.Node) int64 {
 	if len(n.Outputs) == 0 || n.Outputs[0] < 0 {
 		return 0
 	}
-	t := &m.g.Values[n.Outputs[0]].Type
+	return maskOf(&m.g.Values[n.Outputs[0]].Type)
+}
+
+// maskOf returns the bytes that a Dropout takes for a tensor: its result and its mask.
+func maskOf(t *graph.Type) int64 {
 	bytes, _ := t.Bytes().Int()
 	return bytes + bytes/max(t.Elem.Bytes(1), 1)
 }
