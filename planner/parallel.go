@@ -659,7 +659,7 @@ func (a *answer) parallelNotes() (out []graph.Warning) {
 		out = append(out, graph.Warning{Code: "parallel-meta", Message: fmt.Sprintf("a card has less than the model takes before it is cut, %s: it must be made on the meta device and come to the card in parts (Module.to_empty)", profile.FormatBytes(s.meta))})
 	}
 	if s.loop {
-		out = append(out, graph.Warning{Code: "parallel-foreach", Message: "PyTorch's foreach kernels refuse parameters that tensor parallelism splits beside others: AdamW is counted with foreach=False, which the script must give (--optimizer adamw-loop)"})
+		out = append(out, graph.Warning{Code: "parallel-foreach", Message: "PyTorch's foreach kernels refuse parameters that tensor or expert parallelism divides beside others: AdamW is counted with foreach=False, which the script must give (--optimizer adamw-loop)"})
 	}
 	if a.j.folded() > 1 {
 		out = append(out, graph.Warning{Code: "parallel-tokens", Message: fmt.Sprintf("a rank's part of each sequence is counted as one in %d of the sequences, which are as many tokens; what depends on the length alone is counted whole: --dim NAME=N, where the file leaves it open, makes that exact", s.Mesh.Context)})
