@@ -46,8 +46,9 @@ type version struct {
 }
 
 // minorShare bounds a node's minor outputs: those more than minorShare times smaller than
-// its largest are not outputs of the instance.
-const minorShare = 64
+// its largest are not outputs of the instance. What attention keeps of each row is one: as an
+// output of its own, it would be run again for its share of the time, but takes the whole call.
+const minorShare = 12
 
 // NewStepGraph returns the instance of p, which must be a training step without
 // checkpoints. cost gives the time of a node in seconds. Micro-batches follow

@@ -8,6 +8,7 @@ import (
 
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/graph/infer"
+	"github.com/memplan/memplan/graph/lift"
 	"github.com/memplan/memplan/internal/testdata"
 )
 
@@ -22,7 +23,7 @@ var liftPairs = []struct {
 	{"resnet18", "ts-train", 0.01, ""}, {"resnet50", "ts-train", 0.01, ""}, {"densenet121", "ts-train", 0.01, ""},
 	{"bert_base_mlm", "ts-train", 0.01, ""}, {"vit_b_16", "ts-train", 0.01, ""},
 	{"resnet18", "dyn-eval", 0.01, ""}, {"resnet50", "dyn-eval", 0.01, ""}, {"densenet121", "dyn-eval", 0.01, ""},
-	{"bert_base_mlm", "dyn-eval", 0.01, "no-dropout"}, {"vit_b_16", "dyn-eval", 0.01, ""}, {"gpt2", "dyn-eval", 0.01, "no-dropout"},
+	{"bert_base_mlm", "dyn-eval", 0.01, lift.EvalMode}, {"vit_b_16", "dyn-eval", 0.01, ""}, {"gpt2", "dyn-eval", 0.01, lift.EvalMode},
 	{"llama_250m", "dyn-train-23", 0, ""}, {"vit_b_16", "dyn-train-23", 0, ""},
 }
 

@@ -1,6 +1,9 @@
 package aten
 
-import "sort"
+import (
+	"slices"
+	"sort"
+)
 
 // An Op is one entry of the operator table.
 type Op struct {
@@ -30,6 +33,15 @@ func Ops() []Op {
 
 // Lookup returns the entry of an operator by its name without overload, or nil.
 func Lookup(name string) *Op { return byName[name] }
+
+// SameRow reports whether the table describes two operators in one row: they differ only in name.
+func SameRow(a, b string) bool { return byName[a] != nil && byName[a] == byName[b] }
+
+// PerElement reports whether an operator computes each element of its result from the element of
+// its one operand in the same place.
+func PerElement(name string) bool {
+	return slices.ContainsFunc(pointwises, func(p pointwise) bool { return p.name == name })
+}
 
 var (
 	table  = buildTable()

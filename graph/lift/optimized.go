@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 )
 
 // Files that the exporter's optimizer went over (onnxscript.optimizer, torch.onnx.export's
@@ -221,11 +222,11 @@ var moduleSlots = []slot{
 
 var slots = func() []slot {
 	slots := moduleSlots
-	for _, op := range []string{"conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"} {
+	for _, op := range aten.Lookup("convolution").Names {
 		slots = append(slots, slot{op, 1, []string{"Conv", "ConvTranspose"}, 1, (*slotCall).sameDims},
 			slot{op, 2, []string{"Conv", "ConvTranspose"}, 2, (*slotCall).outChannels})
 	}
-	for _, op := range []string{"batch_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit", "native_batch_norm", "cudnn_batch_norm", "_batch_norm_with_update_functional", "_native_batch_norm_legit_no_training"} {
+	for _, op := range aten.Lookup("batch_norm").Names {
 		for i := 1; i <= 4; i++ {
 			slots = append(slots, slot{op, i, []string{"BatchNormalization"}, i, (*slotCall).channels})
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
 )
 
 // baseName takes the number off the name of a call: "clone" of "clone_3".
@@ -18,8 +19,11 @@ func baseName(name string) string {
 // copies are calls that make a copy of their operand, which ONNX has no need of.
 var copies = []string{"clone", "contiguous"}
 
-// reshapes are calls that give a tensor another shape, which the optimizer joins.
-var reshapes = []string{"view", "_unsafe_view", "reshape"}
+// reshapes reports whether a call gives a tensor another shape, which the optimizer joins.
+func reshapes(op string) bool { return aten.SameRow(op, "view") }
+
+// numeric reports whether a call is of a tensor and a number, as Python's symbols make it.
+func numeric(op string) bool { return aten.Is(op, aten.Augmented) }
 
 // gone returns the value of a call that the file lacks, by its name: a copy, an equal call that was
 // made once, a reshape that was joined with the next, or a constant that it was folded into. Operands
@@ -343,11 +347,11 @@ func (m *metaLift) remade(ref string, from graph.ValueID) graph.ValueID {
 		return m.again(graph.Node{Name: ref, Op: "identity.default", Args: []graph.Arg{argOf(x)}}, from) // of a Dropout: p is 0
 	case slices.Contains(copies, base):
 		return m.again(graph.Node{Name: ref, Op: "clone.default", Args: []graph.Arg{argOf(x), named("memory_format", argStr("torch.contiguous_format"))}}, from)
-	case slices.Contains(reshapes, base) && slices.Contains(reshapes, opOf(m.target)): // of two in a row the second alone shows
+	case reshapes(base) && reshapes(opOf(m.target)): // of two in a row the second alone shows
 		if m.strided(x) {
 			return m.again(graph.Node{Name: ref, Op: "clone.default", Args: []graph.Arg{argOf(x), named("memory_format", argStr("torch.contiguous_format"))}}, from)
 		}
-	case slices.Contains(reshapes, base):
+	case reshapes(base):
 		if id, ok := m.reshaped(ref, base, from); ok {
 			return id
 		}
@@ -355,7 +359,7 @@ func (m *metaLift) remade(ref string, from graph.ValueID) graph.ValueID {
 		if id, ok := m.padded(ref, from); ok {
 			return id
 		}
-	case slices.Contains(numeric, base):
+	case numeric(base):
 		return m.again(graph.Node{Name: ref, Op: base + ".Tensor", Args: []graph.Arg{argOf(x), argFloat(1)}}, from) // by 1, or 0
 	case base == "permute" || base == "transpose":
 		if id, ok := m.permuted(ref, from); ok {

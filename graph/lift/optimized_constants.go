@@ -6,17 +6,13 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph"
+	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/infer"
 )
 
 // foldLimit is the most elements of a tensor that the optimizer computes with ahead of time
 // (onnxscript.optimizer._constant_folding.DEFAULT_CONSTANT_FOLD_INPUT_SIZE_LIMIT).
 const foldLimit = 8192
-
-// functions are calls of one tensor whose result has its shape, as code applies them to parameters.
-var functions = []string{"tanh", "exp", "sigmoid", "neg", "softplus", "abs", "sqrt", "rsqrt", "log", "relu", "sin", "cos"}
-
-// numeric are calls of a tensor and a number.
-var numeric = []string{"add", "sub", "mul", "div"}
 
 // constantOf returns the value of a call whose result the optimizer computed: the call again on a
 // parameter of its module that no other call reads, if its name tells how, or else a tensor that the
@@ -66,10 +62,10 @@ func (m *metaLift) computed(ref, base string, s *state, e graph.ValueID, dims []
 		return m.again(graph.Node{Name: ref, Op: op, Args: append([]graph.Arg{argOf(s.value)}, args...)}, e), true
 	}
 	switch {
-	case slices.Contains(functions, base):
+	case aten.PerElement(base):
 		m.show(s, elem, dims...)
 		return call(base + ".default")
-	case slices.Contains(numeric, base) && m.opt.alone(s):
+	case numeric(base) && m.opt.alone(s):
 		m.show(s, elem, dims...)
 		return call(base+".Tensor", argFloat(1))
 	case base == "embedding" && len(dims) > 1:
@@ -81,7 +77,7 @@ func (m *metaLift) computed(ref, base string, s *state, e graph.ValueID, dims []
 		own[0] = 1
 		m.show(s, elem, own...)
 		return call("expand.default", argInts(dims...))
-	case slices.Contains(reshapes, base) || base == "unsqueeze":
+	case reshapes(base) || base == "unsqueeze":
 		own := slices.DeleteFunc(slices.Clone(dims), func(n int64) bool { return n == 1 })
 		if len(own) > 1 {
 			break
@@ -105,7 +101,7 @@ func (m *metaLift) computed(ref, base string, s *state, e graph.ValueID, dims []
 func (m *metaLift) integers(ref string, e graph.ValueID, dims []int64) graph.ValueID {
 	base := baseName(ref)
 	s := m.opt.unread(m.module, Buffer)
-	if s == nil || base != "slice" && base != "expand" && !slices.Contains(reshapes, base) {
+	if s == nil || base != "slice" && base != "expand" && !reshapes(base) {
 		if n := m.before(e); n != nil {
 			return m.twice(ref, *n, e)
 		}
@@ -174,18 +170,14 @@ func (o *optimized) least(s *state) {
 // parentModule returns the module that a qualified name lies in.
 func parentModule(name string) string { return name[:max(strings.LastIndexByte(name, '.'), 0)] }
 
-// parts are the ONNX operators whose operands after the first say only where: shapes, axes, bounds.
-var parted = []string{"Reshape", "Expand", "Slice", "Unsqueeze", "Squeeze", "Tile", "Pad", "Split", "SplitToSequence", "CumSum", "Resize", "TopK",
-	"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSumExp"}
-
-// parts returns the values that such operands are.
+// parts returns the values that say where or how large: shapes, axes, bounds.
 func parts(g *graph.Graph) map[graph.ValueID]bool {
 	out := map[graph.ValueID]bool{}
 	for i := range g.Nodes {
 		if n := &g.Nodes[i]; n.Op == "ScatterND" && len(n.Inputs) > 1 && n.Inputs[1] >= 0 {
 			out[n.Inputs[1]] = true
 		}
-		if n := &g.Nodes[i]; slices.Contains(parted, n.Op) {
+		if n := &g.Nodes[i]; infer.Is(n.Domain, n.Op, infer.Arranges) {
 			for _, id := range n.Inputs[min(1, len(n.Inputs)):] {
 				if id >= 0 {
 					out[id] = true
