@@ -607,7 +607,11 @@ func (a *answer) guesses() []graph.Warning {
 		out = append(out, graph.Warning{Code: "workspace-changes", Message: fmt.Sprintf("convolutions whose kernel the measurements do not determine: cuDNN may run one with a workspace of up to %s", profile.FormatBytes(changing(a.ev.Program)))})
 	}
 	if len(d.Estimated) > 0 && named {
-		out = append(out, graph.Warning{Code: "device-estimated", Message: fmt.Sprintf("the %s of %s were not measured; they are estimates", strings.ToLower(strings.Join(d.Estimated, " and ")), d.Name)})
+		what := "was not measured: it is an estimate"
+		if len(d.Estimated) > 1 {
+			what = "were not measured: they are estimates"
+		}
+		out = append(out, graph.Warning{Code: "device-estimated", Message: fmt.Sprintf("the %s of %s %s", strings.ToLower(strings.Join(d.Estimated, " and ")), d.Name, what)})
 	}
 	if a.j.assumed != "" {
 		out = append(out, graph.Warning{Code: "runtime-assumed", Message: a.j.assumed})

@@ -2,25 +2,36 @@ package report
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/memplan/memplan/planner"
 )
 
-// MeshTable returns the predicted meshes, one line each, and those chosen.
+// MeshTable returns the meshes, one line each, why some were not predicted, each reason once, and
+// those chosen.
 func MeshTable(p *planner.MeshPlan) []string {
 	out := []string{fmt.Sprintf("%-14s %5s %6s %-11s %10s %9s %9s %10s", "mesh", "cards", "batch", "checkpoints", "a rank", "step ms", "waiting", "samples/s")}
 	divided, dispatched := false, false
+	var reasons []string // why meshes were not predicted, each once
 	for _, c := range p.Meshes {
 		line := fmt.Sprintf("%-14s %5d %6d %-11s %10s %9.1f %9.1f %10.2f", c.Mesh, c.GPUs, c.Batch, c.Checkpoint, size(c.ProcessBytes), c.StepMs, c.WaitingMs, c.SamplesPerSecond)
 		switch {
 		case c.Why != "":
-			line = fmt.Sprintf("%-14s %5d %s", c.Mesh, c.GPUs, c.Why)
+			why := strings.TrimPrefix(c.Why, "--parallel "+c.Mesh+": ")
+			if !slices.Contains(reasons, why) {
+				reasons = append(reasons, why)
+			}
+			line = fmt.Sprintf("%-14s %5d not predicted (%d)", c.Mesh, c.GPUs, slices.Index(reasons, why)+1)
 		case c.AtLeast:
 			line = fmt.Sprintf("%-14s %5d %6d %-11s %10s %9s %9s %10s  does not fit", c.Mesh, c.GPUs, c.Batch, c.Checkpoint, "> "+size(c.ProcessBytes), "-", "-", "-")
 		case !c.Fits:
 			line += "  does not fit"
 		}
 		out, divided, dispatched = append(out, line), divided || c.Sequence, dispatched || c.Dispatched
+	}
+	for i, why := range reasons {
+		out = append(out, fmt.Sprintf("(%d) %s", i+1, why))
 	}
 	if divided {
 		out = append(out, "tp divides sequences between split modules, too (--tp-sequence norms), which never takes more")
