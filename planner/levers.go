@@ -57,9 +57,8 @@ func settingNamed(flag string) *Setting {
 // Levers lists the levers, in the order of the table of their names.
 var Levers = []Lever{
 	{Name: "precision", Doc: "autocast, and parameters in half precision", Settings: precisionLever},
-	{Name: "optimizer", Doc: "the optimizer's kernels, and how many bytes its state has", Settings: optimizerLever, Refused: []RefusedLever{
-		{What: "optimizer in backward", Why: "each parameter's update in a hook of backward (register_post_accumulate_grad_hook) frees its gradient at once; memplan's step has one update at its end"},
-	}},
+	{Name: "optimizer", Doc: "the optimizer's kernels, and how many bytes its state has", Settings: optimizerLever},
+	{Name: "in-backward", Doc: "each parameter is updated as soon as its gradient is there (memplan help in-backward)", Settings: inBackwardLever},
 	{Name: "accumulate", Doc: "micro-batches, whose gradients add up to those of the same batch", Settings: accumulateLever},
 	{Name: "attention", Doc: "kernels of attention", Settings: func(s *leverScope) ([]LeverSetting, string) {
 		return otherWords("attention", s.base.Attention, Attentions[1:], ""), ""

@@ -45,8 +45,12 @@ func withoutCheckpoints(c Config) Config {
 func asked(t *testing.T, c Config, args []string) Config {
 	t.Helper()
 	c.Dims = maps.Clone(c.Dims)
-	for i := 0; i < len(args); i += 2 {
-		flag, word := strings.TrimPrefix(args[i], "--"), args[i+1]
+	for i := 0; i < len(args); i++ {
+		flag, word := strings.TrimPrefix(args[i], "--"), "true"
+		if !settingNamed(flag).bare(&c) {
+			i++
+			word = args[i]
+		}
 		if name, _, ok := strings.Cut(word, "="); ok && flag == "dim" {
 			delete(c.Dims, name)
 		}
@@ -223,7 +227,7 @@ func TestLeverBest(t *testing.T) {
 // leverFlags are the flags that a lever may set.
 var leverFlags = map[string][]string{
 	"precision": {"--precision"}, "optimizer": {"--optimizer"}, "accumulate": {"--batch", "--accumulate"}, "attention": {"--attention"},
-	"checkpoint": {"--checkpoint"}, "loss": {"--loss"}, "batch": {"--batch"}, "input-size": {"--dim"}, "offload": {"--offload"},
+	"checkpoint": {"--checkpoint"}, "loss": {"--loss"}, "batch": {"--batch"}, "input-size": {"--dim"}, "offload": {"--offload"}, "in-backward": {"--in-backward"},
 }
 
 // No lever is used that is not allowed, whatever it would save, and each lever has rows or
@@ -250,8 +254,8 @@ func TestLeversOnlyAllowed(t *testing.T) {
 			args = append(args, r.Rows[i].Args)
 		}
 		for _, a := range args {
-			for i := 0; i < len(a); i += 2 {
-				if !slices.Contains(leverFlags[l.Name], a[i]) {
+			for _, word := range a {
+				if strings.HasPrefix(word, "--") && !slices.Contains(leverFlags[l.Name], word) {
 					t.Errorf("%s: %v", l.Name, a)
 				}
 			}

@@ -360,8 +360,11 @@ func (s *leverSearch) args(combo []int) (out []string) {
 		x := &Settings[i]
 		is, was := x.Values(&c), x.Values(&s.scope.base)
 		for _, v := range is {
-			if !slices.Contains(was, v) {
-				out = append(out, "--"+x.Flag, v)
+			if slices.Contains(was, v) {
+				continue
+			}
+			if out = append(out, "--"+x.Flag); !x.bare(&c) {
+				out = append(out, v)
 			}
 		}
 	}

@@ -312,7 +312,7 @@ func (c Config) resolve() (*job, error) {
 	if j.time.Host, j.hostMeasured = j.device.HostBandwidth(); j.cfg.HostBandwidth > 0 {
 		j.time.Host, j.hostMeasured = float64(j.cfg.HostBandwidth), true
 	}
-	if err := j.offloadRefused(); err != nil {
+	if err := cmp.Or(j.offloadRefused(), j.inBackwardRefused()); err != nil {
 		return nil, err
 	}
 	return j, j.budget()
@@ -391,7 +391,7 @@ func (m *Model) options(j *job, segs []train.Segment) (train.Options, error) {
 	if m.ready == nil || m.trains != j.train {
 		m.ready, m.trains = train.Prepare(m.lifted, j.train), j.train
 	}
-	o := train.Options{Prepared: m.ready, Train: j.train, Loss: j.cfg.Loss, Segments: segs, Micros: j.micros(), Hold: j.cfg.Hold, Retrain: m.lifted.Eval, LoRA: j.lora, Config: aten.Config{
+	o := train.Options{Prepared: m.ready, Train: j.train, Loss: j.cfg.Loss, Segments: segs, Micros: j.micros(), Hold: j.cfg.Hold, InBackward: j.cfg.InBackward, Retrain: m.lifted.Eval, LoRA: j.lora, Config: aten.Config{
 		TF32: j.runtime.ConvTF32, GemmWorkspace: j.runtime.CuBLASBytes(j.device.Compute),
 		LtWorkspace: j.runtime.LtBytes, LtPerCall: j.runtime.Lt == profile.LtPerCall, GemmPerCall: j.runtime.CuBLASPerCall, SMs: j.device.SMs, ThreadsPerSM: threadsPerSM(j.device),
 		Major: j.device.Compute.Major, Ring: j.ring(), Attention: j.order, ConvWorkspace: m.convWorkspace, RMSNormFloat32: j.runtime.RMSNormFull,

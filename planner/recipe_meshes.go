@@ -217,6 +217,11 @@ func speedParallel(r *recipeReading, key, stage string) {
 			why = fmt.Sprintf("with accumulation, or something on the host, it is not modelled: this is what one GPU needs; --parallel zero%s=%d --accumulate 1 is without them", stage, r.speedRanks())
 		}
 		r.leave(key, stage, why)
+		for _, s := range speedSizes {
+			if value := r.first("", "zero_optimization."+s.key); value != "" && (s.stage == "" || s.stage == stage) {
+				r.leave("zero_optimization."+s.key, value, "it is --"+s.flag+" with a mesh")
+			}
+		}
 		return
 	}
 	r.set("parallel", fmt.Sprintf("zero%s=%d", stage, r.speedRanks()), key)

@@ -36,6 +36,7 @@ type Config struct {
 	Freeze          []string         `json:"freeze"`                  // patterns of parameters that require no gradient
 	LoRA            string           `json:"lora"`                    // adapters, as ParseLoRA reads them
 	Hold            bool             `json:"holdOutputs"`             // the training loop holds the outputs during backward
+	InBackward      bool             `json:"inBackward,omitempty"`    // the optimizer updates each parameter in a hook of backward
 	AllocConf       string           `json:"allocConf"`               // value of PYTORCH_ALLOC_CONF
 	VRAM            int64            `json:"vramBytes"`               // the card's memory; 0: not given
 	Headroom        string           `json:"headroom"`                // as ParseHeadroom reads it; "": auto
@@ -160,6 +161,7 @@ var Settings = []Setting{
 	{Flag: "freeze", Doc: "parameters that are not trained: a name, a module, or a `PATTERN` such as '*.bias'; repeatable", Sample: "*.bias", At: func(c *Config) any { return &c.Freeze }, Said: "frozen %s"},
 	{Flag: "lora", Doc: "low-rank adapters on a frozen model, `r=16,target=q_proj,v_proj` (or target=all-linear), as PEFT attaches them", Sample: "r=8,target=all-linear", At: func(c *Config) any { return &c.LoRA }, Said: "adapters %s"},
 	{Flag: "hold-outputs", Doc: "the training loop holds the model's outputs until the update", Sample: "true", At: func(c *Config) any { return &c.Hold }, Said: "outputs held"},
+	{Flag: "in-backward", Doc: "each parameter is updated in a hook of backward as soon as its gradient is there, and the gradient freed (memplan help in-backward)", Sample: "true", At: func(c *Config) any { return &c.InBackward }, Said: "updates in backward"},
 	{Flag: "parallel", Doc: "`MESH` of cards that the step is spread over: ddp=N, zero1=N, fsdp=N or hsdp=REPLICASxSHARDS, zero2=N or zero3=N of DeepSpeed, tp=N, cp=N, ep=N and pp=N, and products such as fsdp=4,tp=2; the batch is each rank's, under cp that of the ranks that share its sequences", Offer: []string{"ddp=2", "zero1=2", "zero2=2", "zero3=2", "fsdp=2", "hsdp=2x2", "tp=2", "cp=2", "ep=2", "pp=2", "fsdp=2,tp=2", "fsdp=4,ep=2", "fsdp=1,cp=2"}, Find: found(ParseParallel), Sample: "fsdp=4",
 		At: func(c *Config) any { return &c.Parallel }, Said: "on %s", Training: true, Key: "parallel", About: "mesh of cards, such as fsdp=8", Schema: jsonSchema{"type": "string"}},
 	{Flag: "fsdp-wrap", Doc: "modules that fully_shard is called on beside the root: blocks, those that the model repeats, class:NAMES, those of these classes, root, none, or a `PATTERN` of names", Default: "blocks", Offer: []string{"blocks", "root"}, Sample: "layers.*", At: func(c *Config) any { return &c.FSDPWrap }, Said: "sharded by %s"},
@@ -334,6 +336,12 @@ func (c *Config) Line() string {
 	}), ", ")
 }
 
+// bare reports whether the flag stands without a value.
+func (s *Setting) bare(c *Config) bool {
+	_, on := s.At(c).(*bool)
+	return on
+}
+
 // Args returns the arguments of a command line that asks the same question
 // about a model.
 func (c *Config) Args(m *ModelInfo) []string {
@@ -343,7 +351,7 @@ func (c *Config) Args(m *ModelInfo) []string {
 			usual = s.Usual(m)
 		}
 		for _, v := range values {
-			if _, on := s.At(c).(*bool); on {
+			if s.bare(c) {
 				out = append(out, "--"+s.Flag)
 			} else if v != usual && !slices.Contains(s.Unsaid, v) {
 				out = append(out, "--"+s.Flag, v)

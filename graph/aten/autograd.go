@@ -377,6 +377,17 @@ func (en *engine) accumulate(n *gradNode, g *Tensor) {
 	}
 	n.grad = g
 	s := &e.P.Storages[g.Storage]
+	if e.AfterGrad != nil { // what was passed to the node holds the gradient until the hook returns
+		if s.Life == program.Step {
+			s.Category, s.Name, s.Module = program.Gradients, p.Name, e.P.Storages[p.Storage].Module
+		}
+		e.AfterGrad(p)
+		e.Mark("zero_grad") // a node of every step: the optimizer's are of the first or of later ones
+		e.hold(g)
+		en.unref(g)
+		n.grad = nil
+		return
+	}
 	if s.Life == program.Step {
 		s.Life, s.Category, s.Name, s.Module = program.Carried, program.Gradients, p.Name, e.P.Storages[p.Storage].Module
 	}

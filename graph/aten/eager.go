@@ -52,6 +52,11 @@ type Eager struct {
 	Config
 	P *program.Program
 
+	// AfterGrad is called as soon as backward has left a gradient on a parameter, as
+	// register_post_accumulate_grad_hook has it, and the gradient goes when it returns. Nil:
+	// gradients stay until the next step.
+	AfterGrad func(p *Tensor)
+
 	lookup   func(op string) *Op // of the operator table
 	phase    program.Phase
 	micro    int32

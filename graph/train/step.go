@@ -115,6 +115,9 @@ func (b *builder) differentiate(loss *aten.Tensor) {
 	e.SetPhase(program.Backward)
 	e.Named("backward", "")
 	seed := e.OnesLike(loss)
+	if b.opt.InBackward {
+		e.AfterGrad = func(p *aten.Tensor) { b.update([]*aten.Tensor{p}) }
+	}
 	e.Backward(loss, seed)
 	if b.opt.Hold {
 		e.Hold(b.outputs()...)
@@ -127,7 +130,9 @@ func (b *builder) step() {
 	e := b.e
 	e.SetPhase(program.Update)
 	e.Named("step", "")
-	b.update()
+	if !b.opt.InBackward {
+		b.update(b.params)
+	}
 	e.Mark("del") // the loop's variables are released in every step
 	e.Hold(b.result)
 	for _, p := range b.params {
@@ -201,13 +206,13 @@ func (b *builder) crossEntropy(x *aten.Tensor) (*aten.Tensor, error) {
 	return loss, nil
 }
 
-// update appends the optimizer's step: that of the first call, and that of
-// every later one.
-func (b *builder) update() {
+// update appends the optimizer's step on those of some parameters that have gradients: that of the
+// first call, and that of every later one.
+func (b *builder) update(of []*aten.Tensor) {
 	e := b.e
 	var params, touched []*aten.Tensor
 	var list []UpdateParam
-	for _, p := range b.params {
+	for _, p := range of {
 		if g := p.Grad(); g != nil {
 			params = append(params, p)
 			touched = append(touched, p, g)

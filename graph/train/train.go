@@ -53,11 +53,14 @@ type Options struct {
 	Warnings  []graph.Warning   // warnings of the caller, for the program
 	Retrain   bool              // batch normalisations with running statistics run as in training
 	Hold      bool              // the caller holds the outputs during backward
-	LoRA      *LoRA             // low-rank adapters; nil: none
-	Prepared  *Prepared         // of the same graph, sizes and mode; nil: made here
-	Micros    int               // micro-batches whose gradients a step adds up; 0 is 1
-	Skips     []Skip            // calls that are left out, in order
-	Experts   *Experts          // expert parallelism; nil: none
+	// InBackward is set where an optimizer of each parameter's own updates it as soon as its
+	// gradient is there, and drops the gradient (register_post_accumulate_grad_hook).
+	InBackward bool
+	LoRA       *LoRA     // low-rank adapters; nil: none
+	Prepared   *Prepared // of the same graph, sizes and mode; nil: made here
+	Micros     int       // micro-batches whose gradients a step adds up; 0 is 1
+	Skips      []Skip    // calls that are left out, in order
+	Experts    *Experts  // expert parallelism; nil: none
 }
 
 // A Skip leaves calls [Lo, Hi) out of a step: equal blocks of which others tell as much. Values
