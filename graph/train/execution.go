@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/memplan/memplan/graph/aten"
+	"github.com/memplan/memplan/graph/lift"
 )
 
 // executions groups the items of a frame into executions.
@@ -14,7 +15,7 @@ func (s *sources) executions(items []item) []execution {
 	for _, it := range items {
 		if !g.joins(it) {
 			var next []item
-			if g.begun && g.lines[it.line.Number] {
+			if g.begun && g.lines[it.line] {
 				next = g.split()
 			}
 			out = g.flush(out)
@@ -32,7 +33,7 @@ func (s *sources) executions(items []item) []execution {
 type grouping struct {
 	*sources
 	cur   execution
-	lines map[int]bool
+	lines map[lift.Line]bool
 	head  *statement // the statement that decides what becomes of the value
 	least int        // the first line
 	calls []callee
@@ -43,7 +44,7 @@ type grouping struct {
 }
 
 func (g *grouping) begin(it item) {
-	*g = grouping{sources: g.sources, lines: map[int]bool{}, ops: map[string]int{}, used: map[string]int{}, least: it.line.Number, begun: true}
+	*g = grouping{sources: g.sources, lines: map[lift.Line]bool{}, ops: map[string]int{}, used: map[string]int{}, least: it.line.Number, begun: true}
 	g.cur.first = it.first
 }
 
@@ -70,7 +71,7 @@ func (g *grouping) joins(it item) bool {
 	}
 	n := it.line.Number
 	st := g.statement(it.line.Text)
-	if g.lines[n] {
+	if g.lines[it.line] {
 		return g.room(it)
 	}
 	switch {
@@ -183,8 +184,8 @@ func (g *grouping) limit(it item) (string, int) {
 
 func (g *grouping) add(it item) {
 	n := it.line.Number
-	if !g.lines[n] {
-		g.lines[n] = true
+	if !g.lines[it.line] {
+		g.lines[it.line] = true
 		list, dels := g.statements(it.line.Text)
 		st := g.statement(it.line.Text)
 		if st.head || g.head == nil && g.cur.s == nil {

@@ -106,7 +106,7 @@ func pyTokens(s string) (out []pyToken, low, end int) {
 			i = j
 		case nameByte(c):
 			j := i
-			for j < len(s) && (nameByte(s[j]) || digit(c) && s[j] == '.') {
+			for j < len(s) && (nameByte(s[j]) || digit(c) && (s[j] == '.' || exponent(s[i:j], s[j]))) {
 				j++
 			}
 			kind := pyName
@@ -134,6 +134,12 @@ func pyTokens(s string) (out []pyToken, low, end int) {
 		}
 	}
 	return out, low, depth - low
+}
+
+// exponent reports whether a byte is the sign of a number's exponent, as in 1e-5.
+func exponent(number string, sign byte) bool {
+	last := number[len(number)-1]
+	return (sign == '-' || sign == '+') && (last == 'e' || last == 'E') && !strings.HasPrefix(number, "0x")
 }
 
 func digit(c byte) bool { return c >= '0' && c <= '9' }

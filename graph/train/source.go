@@ -289,6 +289,7 @@ func (s *sources) frame(first, last, k int) {
 		items = append(items, it)
 		i = it.last + 1
 	}
+	s.apart(items)
 	known := false
 	for _, it := range items {
 		known = known || it.line.Text != ""
