@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 )
@@ -216,6 +217,71 @@ func (t *tensorParallel) kept(n *program.Node, shared bool) {
 	t.keep(n)
 	if last := &t.p.Nodes[len(t.p.Nodes)-1]; shared {
 		last.FLOPs, last.Traffic = last.FLOPs/int64(t.Size), last.Traffic/int64(t.Size)
+		last.In = t.parts(n, last.In)
+	}
+}
+
+// parts returns a node's operands, with the storages' names of now, in the shapes of this rank's part where the
+// time of the node's kernel goes by them: the dim of a product that one operand alone has, the one that it
+// contracts where both are divided, or the heads where it is one of many; heads of attention; rows of a norm.
+func (t *tensorParallel) parts(n *program.Node, now []program.View) []program.View {
+	k := kernel.Find(n.Does())
+	if k == nil {
+		return now
+	}
+	var wide []int // operands that are divided
+	now = slices.Clone(now)
+	for i, v := range n.In {
+		if t.kind[v.Storage] == split || t.kind[v.Storage] == sequence {
+			wide = append(wide, i)
+		}
+	}
+	cut := func(i, fromEnd int) {
+		if d := len(now[i].Shape) - fromEnd; d >= 0 {
+			now[i].Shape = slices.Clone(now[i].Shape)
+			now[i].Shape[d] = ceilDiv(now[i].Shape[d], int64(t.Size))
+		}
+	}
+	switch k.Pace {
+	case kernel.Products:
+		t.product(n, cut)
+	case kernel.Attentions, kernel.AttentionsBackward:
+		for _, i := range wide {
+			if len(now[i].Shape) == 4 {
+				cut(i, 3)
+			}
+		}
+	case kernel.LayerNorms, kernel.LayerNormsBackward:
+		for _, i := range wide {
+			cut(i, 2)
+		}
+	}
+	return now
+}
+
+// product divides the factors of a product, its last two operands of two dims and more, by cut, which takes an operand
+// and a dim, counted from the end.
+func (t *tensorParallel) product(n *program.Node, cut func(operand, dim int)) {
+	a, b := -1, -1
+	for i, v := range n.In {
+		if len(v.Shape) >= 2 {
+			a, b = b, i
+		}
+	}
+	if a < 0 {
+		return
+	}
+	switch left, right := t.kind[n.In[a].Storage] == split, t.kind[n.In[b].Storage] == split; {
+	case left && right && len(n.In[a].Shape) > 2 && len(n.In[b].Shape) > 2:
+		cut(a, 3)
+		cut(b, 3)
+	case left && right:
+		cut(a, 1)
+		cut(b, 2)
+	case left:
+		cut(a, 2)
+	case right:
+		cut(b, 1)
 	}
 }
 
