@@ -349,7 +349,7 @@ func (t *tensorParallel) lossy(n *program.Node) bool {
 	}
 	part := func() {
 		t.kind[made] = split
-		t.p.Storages[made].Bytes = ceilDiv(t.p.Storages[made].Bytes, int64(t.Size))
+		t.part(made, t.uneven(n))
 	}
 	switch n.Does() {
 	case "_log_softmax":
@@ -371,7 +371,7 @@ func (t *tensorParallel) lossy(n *program.Node) bool {
 	case "_log_softmax_backward_data": // the gradient is that of the scores already
 		for _, v := range n.In {
 			if t.kind[v.Storage] == split && t.p.Storages[t.now(v.Storage)].Category != program.Inputs {
-				t.kind[made], t.name[made] = split, t.now(v.Storage)
+				t.kind[made], t.size[made], t.name[made] = split, t.size[v.Storage], t.now(v.Storage)
 				break
 			}
 		}

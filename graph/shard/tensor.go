@@ -25,7 +25,10 @@ type TP struct {
 	// between split modules each rank then has its part of every sequence.
 	Sequence []string
 	// Loss is loss_parallel: scores stay split over the vocabulary.
-	Loss   bool
+	Loss bool
+	// Head is the module whose scores a parallel loss takes. It and embeddings may have outputs, or rows, that
+	// the ranks do not divide: each then has its chunk of them, the last ones less (torch.chunk).
+	Head   string
 	Update Update
 }
 
@@ -51,6 +54,22 @@ func (o TP) Styles(params []train.Param) map[string]string {
 			out[m] = "sequence"
 		}
 	}
+	return out
+}
+
+// Uneven lists the dims of a step's parameters of which ranks have different parts.
+func (o TP) Uneven(b *train.Build) (out []int64) {
+	t := &tensorParallel{TP: o, editor: newEditor(b), kind: map[program.StorageID]layout{}}
+	t.begin()
+	if t.parameters() != nil { // Apply says it
+		return nil
+	}
+	for _, n := range t.size {
+		if !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
 	return out
 }
 
@@ -88,7 +107,7 @@ func (o TP) Apply(b *train.Build) (*train.Build, error) {
 func (t *tensorParallel) shape(p train.Param) []int64 {
 	shape := slices.Clone(p.Tensor.Shape)
 	if dim, ok := t.dims[p.Tensor.Storage]; ok {
-		shape[dim] /= int64(t.Size)
+		shape[dim] = t.rowsOf(shape[dim])
 	}
 	return shape
 }
@@ -99,18 +118,45 @@ type tensorParallel struct {
 	sequenced
 	kind map[program.StorageID]layout // storages of the source that are not whole
 	dims map[program.StorageID]int    // for each parameter: the dim that is split
+	size map[program.StorageID]int64  // of the dim that is split, where ranks have different parts of it
+}
+
+// rowsOf is how much of a dim that is split this rank has.
+func (t *tensorParallel) rowsOf(n int64) int64 {
+	return Rows([]int64{n}, int64(t.Size), int64(t.Rank))
+}
+
+// part makes a storage this rank's part of what it is, along a dim of so many; 0 if all parts are alike.
+func (t *tensorParallel) part(id program.StorageID, size int64) {
+	s := &t.p.Storages[id]
+	if size == 0 || s.Bytes%size != 0 {
+		s.Bytes = ceilDiv(s.Bytes, int64(t.Size))
+		return
+	}
+	t.size[id] = size
+	s.Bytes = s.Bytes / size * t.rowsOf(size)
+}
+
+// uneven is the dim of a node's operands of which the ranks have different parts; 0 for none.
+func (t *tensorParallel) uneven(n *program.Node) int64 {
+	for _, v := range n.In {
+		if size := t.size[v.Storage]; size > 0 {
+			return size
+		}
+	}
+	return 0
 }
 
 // parameters splits the parameters of the modules that the patterns name.
 func (t *tensorParallel) parameters() error {
-	t.dims = map[program.StorageID]int{}
+	t.dims, t.size = map[program.StorageID]int{}, map[program.StorageID]int64{}
 	t.rows = t.embeddings()
 	for _, p := range t.src.Params {
 		m := module(p.Name)
 		dim := 0
 		switch {
 		case matches(t.Colwise, m):
-		case t.rows[p.Tensor.Storage] && p.Tensor.Shape[0]%int64(t.Size) == 0: // an embedding's, by its rows
+		case t.rows[p.Tensor.Storage]: // an embedding's, by its rows
 		case !matches(t.Rowwise, m):
 			continue
 		case len(p.Tensor.Shape) == 1: // each rank adds the whole bias to the sum
@@ -118,8 +164,14 @@ func (t *tensorParallel) parameters() error {
 		default:
 			dim = len(p.Tensor.Shape) - 1
 		}
-		if p.Tensor.Shape[dim]%int64(t.Size) != 0 {
+		switch whole := p.Tensor.Shape[dim]; {
+		case whole%int64(t.Size) == 0:
+		case m != t.Head && !t.rows[p.Tensor.Storage]:
 			return fmt.Errorf("tensor parallelism over %d ranks: dim %d of %q, %v, is not a multiple of it", t.Size, dim, p.Name, p.Tensor.Shape)
+		case Rows([]int64{whole}, int64(t.Size), int64(t.Size-1)) == 0:
+			return fmt.Errorf("tensor parallelism over %d ranks: dim %d of %q, %v, leaves the last of them nothing: PyTorch's loss_parallel raises there", t.Size, dim, p.Name, p.Tensor.Shape)
+		default:
+			t.size[p.Tensor.Storage] = whole
 		}
 		t.kind[p.Tensor.Storage], t.dims[p.Tensor.Storage] = split, dim
 	}
@@ -139,6 +191,9 @@ func (t *tensorParallel) distribute() error {
 		}
 		whole := t.storage(t.p.Storages[id].Bytes, program.Temporaries, compute, p.Name)
 		t.p.Storages[id].Bytes /= int64(t.Size)
+		if n := t.size[id]; n > 0 { // scattered with padding, which each rank keeps
+			t.p.Storages[id].Bytes = t.p.Storages[whole].Bytes / n * ceilDiv(n, int64(t.Size))
+		}
 		for i, ev := range setup {
 			if ev.Storage == id && !ev.Free {
 				setup[i].Storage = whole
@@ -184,7 +239,10 @@ func (t *tensorParallel) compute(n *program.Node) {
 					continue // of a whole parameter, to be added up
 				}
 				t.kind[ev.Storage] = spread
-				if spread != partial {
+				switch spread {
+				case split:
+					t.part(ev.Storage, t.uneven(n))
+				case sequence:
 					s.Bytes = ceilDiv(s.Bytes, int64(t.Size))
 				}
 			}
