@@ -309,7 +309,7 @@ func (m *Model) wrap(j *job, batch int64) (err error) {
 			return err
 		}
 	}
-	if t := &s.TP; s.Tensor > 0 && !s.found && (len(t.Colwise)+len(t.Rowwise) == 0 || t.Loss || len(t.Sequence) > 0) {
+	if s.Tensor > 0 && !s.found {
 		s.found = true
 		return m.tensor(j, batch)
 	}
@@ -350,12 +350,14 @@ func (m *Model) tensor(j *job, batch int64) error {
 	if len(s.TP.Colwise)+len(s.TP.Rowwise) == 0 {
 		t, err := shard.DefaultTP(b)
 		if err != nil {
-			return fmt.Errorf("--parallel %s: %w (--tp-colwise, --tp-rowwise)", s.Mesh, err)
+			return fmt.Errorf("--parallel %s: %w", s.Mesh, err)
 		}
 		s.TP.Colwise, s.TP.Rowwise = t.Colwise, t.Rowwise
 	}
 	if head := shard.Head(b); s.TP.Loss && head != "" {
-		s.TP.Colwise, s.TP.Head = append(slices.Clone(s.TP.Colwise), head), head
+		if s.TP.Head = head; !slices.Contains(s.TP.Colwise, head) {
+			s.TP.Colwise = append(slices.Clone(s.TP.Colwise), head)
+		}
 	}
 	if slices.Contains(s.TP.Sequence, shard.Norms) {
 		s.TP.Sequence = shard.DefaultSequence(b)
@@ -363,7 +365,10 @@ func (m *Model) tensor(j *job, batch int64) error {
 	o := s.TP
 	o.World.Size = s.Tensor
 	s.uneven = o.Uneven(b)
-	return s.TP.Check(b)
+	if err := s.TP.Check(b); err != nil {
+		return fmt.Errorf("--parallel %s: %w", s.Mesh, err)
+	}
+	return nil
 }
 
 // repeatedBlocks returns the blocks that the model repeats.

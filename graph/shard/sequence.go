@@ -352,7 +352,7 @@ func (t *tensorParallel) lossy(n *program.Node) bool {
 		t.part(made, t.uneven(n))
 	}
 	switch n.Does() {
-	case "_log_softmax":
+	case "log_softmax", "_log_softmax":
 		part()
 		if d := n.In[0].DType; d.Bytes(1) < 4 { // computed in float32
 			wide := func() program.StorageID { return t.like(made, t.p.Storages[made].Bytes*4/d.Bytes(1)) }
@@ -380,9 +380,12 @@ func (t *tensorParallel) lossy(n *program.Node) bool {
 	return false
 }
 
-// Check returns an error for patterns of norms that no module of the step matches, and for a
+// Check returns an error for patterns that match no module of the step, or one that PyTorch does not split, and for a
 // parallel loss without scores that are split.
 func (o TP) Check(b *train.Build) error {
+	if err := o.named(b); err != nil {
+		return err
+	}
 	styles := o.Styles(b.Params)
 	named := func(style string) bool {
 		for _, s := range styles {

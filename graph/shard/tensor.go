@@ -93,6 +93,9 @@ func (o TP) Apply(b *train.Build) (*train.Build, error) {
 			}
 			continue
 		}
+		if !t.Loss && strings.HasSuffix(n.Does(), "log_softmax") && slices.ContainsFunc(n.In, func(v program.View) bool { return t.kind[v.Storage] == split }) {
+			return nil, fmt.Errorf("tensor parallelism splits the scores, of which a loss takes all: give --tp-loss, or leave the last of %s whole", strings.Join(t.Colwise, ", "))
+		}
 		t.compute(n)
 	}
 	out := t.build()
