@@ -56,7 +56,7 @@ func meshesOf(n int) (out []string) {
 	for k := 2; k <= n; k *= 2 {
 		out = append(out, fmt.Sprint("ddp=", k), fmt.Sprint("zero1=", k), fmt.Sprint("fsdp=", k), fmt.Sprint("tp=", k), fmt.Sprint("pp=", k))
 		for t := 2; t <= k/2; t *= 2 {
-			out = append(out, fmt.Sprintf("fsdp=%d,tp=%d", k/t, t), fmt.Sprintf("hsdp=%dx%d", t, k/t), fmt.Sprintf("pp=%d,ddp=%d", t, k/t))
+			out = append(out, fmt.Sprintf("fsdp=%d,tp=%d", k/t, t), fmt.Sprintf("hsdp=%dx%d", t, k/t), fmt.Sprintf("pp=%d,ddp=%d", t, k/t), fmt.Sprintf("pp=%d,fsdp=%d", t, k/t))
 		}
 		if 2*k > n { // each size of cp or ep is another step to build: one row shows what it buys
 			out = append(out, fmt.Sprintf("fsdp=%d,cp=2", k/2), fmt.Sprintf("fsdp=%d,ep=%d", k, min(k, cardsPerHost)))
@@ -380,9 +380,16 @@ func (l *leastBytes) gathers(b *train.Build, blocks []string) {
 	l.gathered = root + most
 }
 
+// wholeStages reports whether a rank has its stage's gradients and their parameters whole when backward of the last
+// micro-batch ends, as fully_shard has them in a pipeline whose ranks run one stage (shard.FSDP's stages).
+func (l *leastBytes) wholeStages(m *shard.Mesh, cfg *Config) bool {
+	p := shard.Pipeline{Schedule: cfg.PPSchedule, Stages: cfg.PPStages}
+	return m.Pipeline > 1 && m.Shards > 1 && p.Each() == 1 && cfg.PPMicros != 1 && cfg.FSDPPrecision != "bf16" && !cfg.FSDPOffload
+}
+
 // of is a lower bound on what the rank of a mesh that holds most has allocated: its share of
 // parameters and optimizer with that of gradients at the end of backward, with what
-// fully_shard gathers, or with what autograd saves without checkpoints. Stages of
+// fully_shard gathers, which in a pipeline is all of a rank's stage, or with what autograd saves without checkpoints. Stages of
 // a pipeline hold an equal share where none holds more, and tensor parallelism divides no
 // further than by its ranks.
 func (l *leastBytes) of(m *shard.Mesh, cfg *Config, saves bool) int64 {
@@ -402,6 +409,9 @@ func (l *leastBytes) of(m *shard.Mesh, cfg *Config, saves bool) int64 {
 		}
 		if m.Experts == 0 { // a rank gathers its own experts alone
 			most = max(most, l.gathered)
+		}
+		if l.wholeStages(m, cfg) {
+			most = max(most, 2*l.gradients)
 		}
 	}
 	if saves && m.Experts == 0 { // what experts save is another program's
