@@ -41,7 +41,7 @@ func TestMeshBounds(t *testing.T) {
 			}
 		}
 	}
-	if len(ruledOut) != len(meshesOf(4))-2 { // all but those with cp and ep, which the file does not allow
+	if len(ruledOut) != len(meshesOf(4))-4 { // all but those with cp and ep, which the file does not allow
 		t.Errorf("%d meshes were ruled out of %d", len(ruledOut), len(meshesOf(4)))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/shard"
 	"github.com/memplan/memplan/graph/train"
@@ -58,8 +59,12 @@ func meshesOf(n int) (out []string) {
 		for t := 2; t <= k/2; t *= 2 {
 			out = append(out, fmt.Sprintf("fsdp=%d,tp=%d", k/t, t), fmt.Sprintf("hsdp=%dx%d", t, k/t), fmt.Sprintf("pp=%d,ddp=%d", t, k/t), fmt.Sprintf("pp=%d,fsdp=%d", t, k/t))
 		}
-		if 2*k > n { // each size of cp or ep is another step to build: one row shows what it buys
-			out = append(out, fmt.Sprintf("fsdp=%d,cp=2", k/2), fmt.Sprintf("fsdp=%d,ep=%d", k, min(k, cardsPerHost)))
+		out = append(out, fmt.Sprintf("fsdp=%d,ep=%d", k, min(k, cardsPerHost)))
+		if 2*k > n { // each size of cp or ep is another step to build: few rows show what they buy
+			out = append(out, fmt.Sprintf("fsdp=%d,cp=2", k/2))
+			if k > 2 {
+				out = append(out, fmt.Sprintf("fsdp=%d,ep=%d", k, min(k, cardsPerHost)/2))
+			}
 		}
 	}
 	return out
@@ -73,6 +78,7 @@ type meshSearch struct {
 	all      []train.Segment // what checkpoint all stands for; nil where nothing can be checkpointed
 	least    leastBytes
 	norms    bool // the file shows norms, at which tensor parallelism can divide sequences
+	attends  bool // and attention, whose sequences ranks can share
 }
 
 // Meshes predicts the meshes of at most n cards of the question's kind, each without
@@ -272,6 +278,7 @@ func (s *meshSearch) perfect(n int) (float64, error) {
 		return 0, err
 	}
 	s.all, s.least, s.norms = sel.problem.All(), leastOf(b), len(shard.DefaultSequence(b)) > 0
+	s.attends = slices.ContainsFunc(b.Nodes, func(n program.Node) bool { return paceOf(&n) == kernel.Attentions })
 	if blocks, err := s.repeatedBlocks(j, s.cfg.Batch); err == nil { // without blocks fsdp is refused, not bounded
 		s.least.gathers(b, blocks)
 	}
@@ -305,6 +312,9 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 			cfg.Segments = s.all
 		}
 		j, err := s.resolve(cfg)
+		if err == nil {
+			err = s.applies(j)
+		}
 		if err != nil {
 			c.Why = err.Error()
 			return c
@@ -330,6 +340,28 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 		}
 	}
 	return c
+}
+
+// applies returns an error for a mesh with a dimension that has nothing to spread in the model: what a card would hold
+// at least is not asked of it.
+func (s *meshSearch) applies(j *job) error {
+	switch m := j.meshed; {
+	case m == nil:
+	case m.Mesh.Context > 0 && !s.attends:
+		return fmt.Errorf("the file has no scaled_dot_product_attention, which alone context_parallel spreads")
+	case m.Experts > 0:
+		if err := s.boundFor(j, s.cfg.Batch); err != nil {
+			return err
+		}
+		sites, err := s.sites(j)
+		for i := range sites {
+			if n := sites[i].Experts; n%int64(m.Experts) != 0 {
+				return fmt.Errorf("the %d experts of %s are not a multiple of %d ranks", n, sites[i].Module, m.Experts)
+			}
+		}
+		return err
+	}
+	return nil
 }
 
 // leastBytes are parts of one card's step that every rank of a mesh holds a share of.
