@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/shard"
 	"github.com/memplan/memplan/graph/train"
@@ -56,10 +57,14 @@ func meshesOf(n int) (out []string) {
 	for k := 2; k <= n; k *= 2 {
 		out = append(out, fmt.Sprint("ddp=", k), fmt.Sprint("zero1=", k), fmt.Sprint("fsdp=", k), fmt.Sprint("tp=", k), fmt.Sprint("pp=", k))
 		for t := 2; t <= k/2; t *= 2 {
-			out = append(out, fmt.Sprintf("fsdp=%d,tp=%d", k/t, t), fmt.Sprintf("hsdp=%dx%d", t, k/t), fmt.Sprintf("pp=%d,ddp=%d", t, k/t))
+			out = append(out, fmt.Sprintf("fsdp=%d,tp=%d", k/t, t), fmt.Sprintf("hsdp=%dx%d", t, k/t), fmt.Sprintf("pp=%d,ddp=%d", t, k/t), fmt.Sprintf("pp=%d,fsdp=%d", t, k/t))
 		}
-		if 2*k > n { // each size of cp or ep is another step to build: one row shows what it buys
-			out = append(out, fmt.Sprintf("fsdp=%d,cp=2", k/2), fmt.Sprintf("fsdp=%d,ep=%d", k, min(k, cardsPerHost)))
+		out = append(out, fmt.Sprintf("fsdp=%d,ep=%d", k, min(k, cardsPerHost)))
+		if 2*k > n { // each size of cp or ep is another step to build: few rows show what they buy
+			out = append(out, fmt.Sprintf("fsdp=%d,cp=2", k/2))
+			if k > 2 {
+				out = append(out, fmt.Sprintf("fsdp=%d,ep=%d", k, min(k, cardsPerHost)/2))
+			}
 		}
 	}
 	return out
@@ -73,6 +78,7 @@ type meshSearch struct {
 	all      []train.Segment // what checkpoint all stands for; nil where nothing can be checkpointed
 	least    leastBytes
 	norms    bool // the file shows norms, at which tensor parallelism can divide sequences
+	attends  bool // and attention, whose sequences ranks can share
 }
 
 // Meshes predicts the meshes of at most n cards of the question's kind, each without
@@ -272,6 +278,7 @@ func (s *meshSearch) perfect(n int) (float64, error) {
 		return 0, err
 	}
 	s.all, s.least, s.norms = sel.problem.All(), leastOf(b), len(shard.DefaultSequence(b)) > 0
+	s.attends = slices.ContainsFunc(b.Nodes, func(n program.Node) bool { return paceOf(&n) == kernel.Attentions })
 	if blocks, err := s.repeatedBlocks(j, s.cfg.Batch); err == nil { // without blocks fsdp is refused, not bounded
 		s.least.gathers(b, blocks)
 	}
@@ -305,6 +312,9 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 			cfg.Segments = s.all
 		}
 		j, err := s.resolve(cfg)
+		if err == nil {
+			err = s.applies(j)
+		}
 		if err != nil {
 			c.Why = err.Error()
 			return c
@@ -330,6 +340,28 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 		}
 	}
 	return c
+}
+
+// applies returns an error for a mesh with a dimension that has nothing to spread in the model: what a card would hold
+// at least is not asked of it.
+func (s *meshSearch) applies(j *job) error {
+	switch m := j.meshed; {
+	case m == nil:
+	case m.Mesh.Context > 0 && !s.attends:
+		return fmt.Errorf("the file has no scaled_dot_product_attention, which alone context_parallel spreads")
+	case m.Experts > 0:
+		if err := s.boundFor(j, s.cfg.Batch); err != nil {
+			return err
+		}
+		sites, err := s.sites(j)
+		for i := range sites {
+			if n := sites[i].Experts; n%int64(m.Experts) != 0 {
+				return fmt.Errorf("the %d experts of %s are not a multiple of %d ranks", n, sites[i].Module, m.Experts)
+			}
+		}
+		return err
+	}
+	return nil
 }
 
 // leastBytes are parts of one card's step that every rank of a mesh holds a share of.
@@ -380,9 +412,16 @@ func (l *leastBytes) gathers(b *train.Build, blocks []string) {
 	l.gathered = root + most
 }
 
+// wholeStages reports whether a rank has its stage's gradients and their parameters whole when backward of the last
+// micro-batch ends, as fully_shard has them in a pipeline whose ranks run one stage (shard.FSDP's stages).
+func (l *leastBytes) wholeStages(m *shard.Mesh, cfg *Config) bool {
+	p := shard.Pipeline{Schedule: cfg.PPSchedule, Stages: cfg.PPStages}
+	return m.Pipeline > 1 && m.Shards > 1 && p.Each() == 1 && cfg.PPMicros != 1 && cfg.FSDPPrecision != "bf16" && !cfg.FSDPOffload
+}
+
 // of is a lower bound on what the rank of a mesh that holds most has allocated: its share of
 // parameters and optimizer with that of gradients at the end of backward, with what
-// fully_shard gathers, or with what autograd saves without checkpoints. Stages of
+// fully_shard gathers, which in a pipeline is all of a rank's stage, or with what autograd saves without checkpoints. Stages of
 // a pipeline hold an equal share where none holds more, and tensor parallelism divides no
 // further than by its ranks.
 func (l *leastBytes) of(m *shard.Mesh, cfg *Config, saves bool) int64 {
@@ -402,6 +441,9 @@ func (l *leastBytes) of(m *shard.Mesh, cfg *Config, saves bool) int64 {
 		}
 		if m.Experts == 0 { // a rank gathers its own experts alone
 			most = max(most, l.gathered)
+		}
+		if l.wholeStages(m, cfg) {
+			most = max(most, 2*l.gradients)
 		}
 	}
 	if saves && m.Experts == 0 { // what experts save is another program's

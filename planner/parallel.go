@@ -54,13 +54,14 @@ type RankInfo struct {
 // A meshed is a question's mesh and the rank whose step is built.
 type meshed struct {
 	shard.Setup
-	place shard.Place
-	wrap  string           // blocks, or a pattern of module names
-	split string           // blocks, or the modules that stages begin with
-	dims  map[string]int64 // dims of the file on a rank, where sequences are divided; else nil
-	found bool             // the modules that tensor parallelism splits were looked for
-	loop  bool             // the optimizer updates one parameter after the other
-	meta  int64            // bytes that a card would hold before the model is cut, where that is more than it has; else 0
+	place  shard.Place
+	wrap   string           // blocks, or a pattern of module names
+	split  string           // blocks, or the modules that stages begin with
+	dims   map[string]int64 // dims of the file on a rank, where sequences are divided; else nil
+	found  bool             // the modules that tensor parallelism splits were looked for
+	uneven []int64          // dims of parameters of which its ranks have different parts
+	loop   bool             // the optimizer updates one parameter after the other
+	meta   int64            // bytes that a card would hold before the model is cut, where that is more than it has; else 0
 
 	imbalance float64 // rows that a rank's experts receive, as a multiple of a balanced router's
 
@@ -308,7 +309,7 @@ func (m *Model) wrap(j *job, batch int64) (err error) {
 			return err
 		}
 	}
-	if t := &s.TP; s.Tensor > 0 && !s.found && (len(t.Colwise)+len(t.Rowwise) == 0 || t.Loss || len(t.Sequence) > 0) {
+	if s.Tensor > 0 && !s.found {
 		s.found = true
 		return m.tensor(j, batch)
 	}
@@ -349,17 +350,25 @@ func (m *Model) tensor(j *job, batch int64) error {
 	if len(s.TP.Colwise)+len(s.TP.Rowwise) == 0 {
 		t, err := shard.DefaultTP(b)
 		if err != nil {
-			return fmt.Errorf("--parallel %s: %w (--tp-colwise, --tp-rowwise)", s.Mesh, err)
+			return fmt.Errorf("--parallel %s: %w", s.Mesh, err)
 		}
 		s.TP.Colwise, s.TP.Rowwise = t.Colwise, t.Rowwise
 	}
 	if head := shard.Head(b); s.TP.Loss && head != "" {
-		s.TP.Colwise = append(slices.Clone(s.TP.Colwise), head)
+		if s.TP.Head = head; !slices.Contains(s.TP.Colwise, head) {
+			s.TP.Colwise = append(slices.Clone(s.TP.Colwise), head)
+		}
 	}
 	if slices.Contains(s.TP.Sequence, shard.Norms) {
 		s.TP.Sequence = shard.DefaultSequence(b)
 	}
-	return s.TP.Check(b)
+	o := s.TP
+	o.World.Size = s.Tensor
+	s.uneven = o.Uneven(b)
+	if err := s.TP.Check(b); err != nil {
+		return fmt.Errorf("--parallel %s: %w", s.Mesh, err)
+	}
+	return nil
 }
 
 // repeatedBlocks returns the blocks that the model repeats.
@@ -458,10 +467,25 @@ func (s *meshed) places() (out []shard.Place, ranks []int) {
 			d %= s.Sharded()
 		}
 		if at := r % (inner * data); n <= mostRanks || at == 0 || at == inner*data-1 {
-			out, ranks = append(out, shard.Place{Pipeline: stage, Data: d, Context: part}), append(ranks, r)
+			out, ranks = append(out, shard.Place{Pipeline: stage, Data: d, Context: part, Tensor: s.chunk(r % inner)}), append(ranks, r)
 		}
 	}
 	return out, ranks
+}
+
+// chunk is the first rank of tensor parallelism whose parts are as large as those of a rank.
+func (s *meshed) chunk(rank int) int {
+	same := func(of int) bool {
+		return !slices.ContainsFunc(s.uneven, func(n int64) bool {
+			shape, ranks := []int64{n}, int64(s.Tensor)
+			return shard.Rows(shape, ranks, int64(of)) != shard.Rows(shape, ranks, int64(rank))
+		})
+	}
+	of := 0
+	for of < rank && !same(of) {
+		of++
+	}
+	return of
 }
 
 // born is a rank's step with what comes before the first: the model lies whole on the card and

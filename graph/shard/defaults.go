@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -45,9 +46,26 @@ func DefaultTP(b *train.Build) (t TP, err error) {
 		}
 	}
 	if t.Colwise, t.Rowwise = patterns(list, byOutputs), patterns(list, byInputs); len(t.Rowwise) == 0 {
-		return t, errors.New("the file shows no linear modules one of which computes from the outputs of others alone: say which are split by outputs and by inputs")
+		return t, errors.New("the file shows no linear modules one of which computes from the outputs of others alone" + instead(b))
 	}
 	return t, nil
+}
+
+// instead says what else can be split of a step without modules that DefaultTP finds.
+func instead(b *train.Build) (text string) {
+	if raise := others(b); len(raise) > 0 {
+		var names, classes []string
+		for _, x := range raise {
+			if names = append(names, x[0]); !slices.Contains(classes, x[1]) {
+				classes = append(classes, x[1])
+			}
+		}
+		text = fmt.Sprintf(": ColwiseParallel and RowwiseParallel take nn.Linear and nn.Embedding, and raise for %s (%s); put nn.Linear in their place and export again", strings.Join(classes, ", "), few(names))
+	}
+	if head := Head(b); head != "" {
+		return text + fmt.Sprintf("; to split the last one with its loss alone give --tp-loss --tp-colwise %s", head)
+	}
+	return text + "; tensor parallelism has nothing to split here"
 }
 
 // numbers matches numeric parts of a module's name.
@@ -77,12 +95,7 @@ func patterns(list []*linear, split int) (out []string) {
 
 // linears returns the linear modules of the first forward, in order.
 func linears(b *train.Build) (out []*linear) {
-	w := &walker{b: b, weights: map[program.StorageID]string{}, maker: map[program.StorageID]*program.Node{}, at: map[program.StorageID]*source{}}
-	for _, p := range b.Params {
-		if w.weights[p.Tensor.Storage] = ""; len(p.Tensor.Shape) == 2 && strings.HasSuffix(p.Name, ".weight") {
-			w.weights[p.Tensor.Storage] = module(p.Name)
-		}
-	}
+	w := newWalker(b)
 	for i := range b.Nodes {
 		n := &b.Nodes[i]
 		if n.Phase > program.Forward {
@@ -111,6 +124,16 @@ type walker struct {
 	weights map[program.StorageID]string // parameters, with the module of a matrix
 	maker   map[program.StorageID]*program.Node
 	at      map[program.StorageID]*source
+}
+
+func newWalker(b *train.Build) *walker {
+	w := &walker{b: b, weights: map[program.StorageID]string{}, maker: map[program.StorageID]*program.Node{}, at: map[program.StorageID]*source{}}
+	for _, p := range b.Params {
+		if w.weights[p.Tensor.Storage] = ""; len(p.Tensor.Shape) == 2 && strings.HasSuffix(p.Name, ".weight") {
+			w.weights[p.Tensor.Storage] = module(p.Name)
+		}
+	}
+	return w
 }
 
 // linear returns the module that a node runs, or nil; the node's result becomes
@@ -182,6 +205,69 @@ func (w *walker) source(id program.StorageID) *source {
 		}
 	}
 	return s
+}
+
+// others are the modules of products that PyTorch does not split, with their classes, sorted.
+func others(b *train.Build) (out [][2]string) {
+	w := newWalker(b)
+	for i := range b.Nodes {
+		n := &b.Nodes[i]
+		if n.Phase != program.Forward || !slices.Contains(products, n.Does()) || w.splittable(n) {
+			continue
+		}
+		for _, v := range n.In {
+			x := [2]string{w.weights[v.Storage], b.Lifted.Classes[n.Call]}
+			if x[0] != "" && !slices.Contains(out, x) {
+				out = append(out, x)
+			}
+		}
+	}
+	slices.SortFunc(out, func(x, y [2]string) int { return cmp.Compare(x[0], y[0]) })
+	return out
+}
+
+// few writes names with stars for their numbers, each once, and the first of them alone where there are many.
+func few(names []string) string {
+	const most = 6
+	all := starred(names, func(string) bool { return false })
+	if more := len(all) - most; more > 1 {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), more)
+	}
+	return strings.Join(all, ", ")
+}
+
+// named returns an error for a pattern of modules to split that names none that PyTorch splits.
+func (o TP) named(b *train.Build) error {
+	var linear []string
+	for _, p := range linears(b) {
+		linear = append(linear, p.module)
+	}
+	raise := others(b)
+	for _, pattern := range slices.Concat(o.Colwise, o.Rowwise) {
+		some := false
+		for _, p := range b.Params {
+			m := module(p.Name)
+			if !matches([]string{pattern}, m) {
+				continue
+			}
+			some = true
+			at := slices.IndexFunc(raise, func(x [2]string) bool { return x[0] == m })
+			switch {
+			case at >= 0:
+				return fmt.Errorf("%s names %s, of class %s, for which PyTorch's ColwiseParallel and RowwiseParallel raise: they take nn.Linear and nn.Embedding; put an nn.Linear in its place and export again", pattern, m, raise[at][1])
+			case len(linear) > 0 && !slices.Contains(linear, m):
+				return fmt.Errorf("%s names %s, which is no linear module: those of the file are %s", pattern, m, few(linear))
+			}
+		}
+		switch {
+		case some:
+		case len(linear) > 0:
+			return fmt.Errorf("no module with parameters matches %s; the file's linear modules that PyTorch splits are %s", pattern, few(linear))
+		default:
+			return fmt.Errorf("no module with parameters matches %s", pattern)
+		}
+	}
+	return nil
 }
 
 // Even splits a list of modules into stages of equal length, and returns the first

@@ -349,10 +349,10 @@ func (t *tensorParallel) lossy(n *program.Node) bool {
 	}
 	part := func() {
 		t.kind[made] = split
-		t.p.Storages[made].Bytes = ceilDiv(t.p.Storages[made].Bytes, int64(t.Size))
+		t.part(made, t.uneven(n))
 	}
 	switch n.Does() {
-	case "_log_softmax":
+	case "log_softmax", "_log_softmax":
 		part()
 		if d := n.In[0].DType; d.Bytes(1) < 4 { // computed in float32
 			wide := func() program.StorageID { return t.like(made, t.p.Storages[made].Bytes*4/d.Bytes(1)) }
@@ -371,7 +371,7 @@ func (t *tensorParallel) lossy(n *program.Node) bool {
 	case "_log_softmax_backward_data": // the gradient is that of the scores already
 		for _, v := range n.In {
 			if t.kind[v.Storage] == split && t.p.Storages[t.now(v.Storage)].Category != program.Inputs {
-				t.kind[made], t.name[made] = split, t.now(v.Storage)
+				t.kind[made], t.size[made], t.name[made] = split, t.size[v.Storage], t.now(v.Storage)
 				break
 			}
 		}
@@ -380,9 +380,12 @@ func (t *tensorParallel) lossy(n *program.Node) bool {
 	return false
 }
 
-// Check returns an error for patterns of norms that no module of the step matches, and for a
+// Check returns an error for patterns that match no module of the step, or one that PyTorch does not split, and for a
 // parallel loss without scores that are split.
 func (o TP) Check(b *train.Build) error {
+	if err := o.named(b); err != nil {
+		return err
+	}
 	styles := o.Styles(b.Params)
 	named := func(style string) bool {
 		for _, s := range styles {

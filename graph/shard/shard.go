@@ -175,7 +175,7 @@ type local struct {
 }
 
 // step adds the optimizer's nodes for this rank's parameters: the first step's,
-// which makes state, and that of all later ones.
+// which makes state, and that of all later ones. Both read and write what they touch once, as the step of one card.
 func (e *editor) step(list []local, update Update) {
 	if update == nil || len(list) == 0 {
 		return
@@ -187,9 +187,23 @@ func (e *editor) step(list []local, update Update) {
 		reads = append(reads, l.param, l.grad)
 	}
 	reads = slices.DeleteFunc(reads, func(id program.StorageID) bool { return id == program.None })
+	var touched int64
+	for _, l := range list { // not of storages: those of gradients may be shared
+		touched += 2 * l.DType.Bytes(l.Elems)
+	}
 	for _, only := range []program.When{program.FirstStep, program.LaterSteps} {
 		n := program.Node{Phase: program.Update, Op: "step", Name: "step", Micro: e.at.Micro, Call: -1, Segment: -1, Only: only, Reads: slices.Clone(reads)}
 		n.Events = e.updateEvents(update(params, only == program.FirstStep), list)
+		n.Traffic = 2 * touched
+		for _, ev := range n.Events {
+			if ev.Free {
+				continue
+			}
+			s := &e.p.Storages[ev.Storage]
+			if n.Traffic += 2 * s.Bytes; s.Life == program.State {
+				touched += s.Bytes
+			}
+		}
 		e.p.Nodes = append(e.p.Nodes, n)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/memplan/memplan/graph/kernel"
 	"github.com/memplan/memplan/graph/program"
 	"github.com/memplan/memplan/graph/train"
 )
@@ -24,7 +25,10 @@ type TP struct {
 	// between split modules each rank then has its part of every sequence.
 	Sequence []string
 	// Loss is loss_parallel: scores stay split over the vocabulary.
-	Loss   bool
+	Loss bool
+	// Head is the module whose scores a parallel loss takes. It and embeddings may have outputs, or rows, that
+	// the ranks do not divide: each then has its chunk of them, the last ones less (torch.chunk).
+	Head   string
 	Update Update
 }
 
@@ -53,6 +57,22 @@ func (o TP) Styles(params []train.Param) map[string]string {
 	return out
 }
 
+// Uneven lists the dims of a step's parameters of which ranks have different parts.
+func (o TP) Uneven(b *train.Build) (out []int64) {
+	t := &tensorParallel{TP: o, editor: newEditor(b), kind: map[program.StorageID]layout{}}
+	t.begin()
+	if t.parameters() != nil { // Apply says it
+		return nil
+	}
+	for _, n := range t.size {
+		if !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // Apply returns the step of a rank. The source is not changed.
 func (o TP) Apply(b *train.Build) (*train.Build, error) {
 	if err := o.check(); err != nil {
@@ -73,6 +93,9 @@ func (o TP) Apply(b *train.Build) (*train.Build, error) {
 			}
 			continue
 		}
+		if !t.Loss && strings.HasSuffix(n.Does(), "log_softmax") && slices.ContainsFunc(n.In, func(v program.View) bool { return t.kind[v.Storage] == split }) {
+			return nil, fmt.Errorf("tensor parallelism splits the scores, of which a loss takes all: give --tp-loss, or leave the last of %s whole", strings.Join(t.Colwise, ", "))
+		}
 		t.compute(n)
 	}
 	out := t.build()
@@ -87,7 +110,7 @@ func (o TP) Apply(b *train.Build) (*train.Build, error) {
 func (t *tensorParallel) shape(p train.Param) []int64 {
 	shape := slices.Clone(p.Tensor.Shape)
 	if dim, ok := t.dims[p.Tensor.Storage]; ok {
-		shape[dim] /= int64(t.Size)
+		shape[dim] = t.rowsOf(shape[dim])
 	}
 	return shape
 }
@@ -98,18 +121,45 @@ type tensorParallel struct {
 	sequenced
 	kind map[program.StorageID]layout // storages of the source that are not whole
 	dims map[program.StorageID]int    // for each parameter: the dim that is split
+	size map[program.StorageID]int64  // of the dim that is split, where ranks have different parts of it
+}
+
+// rowsOf is how much of a dim that is split this rank has.
+func (t *tensorParallel) rowsOf(n int64) int64 {
+	return Rows([]int64{n}, int64(t.Size), int64(t.Rank))
+}
+
+// part makes a storage this rank's part of what it is, along a dim of so many; 0 if all parts are alike.
+func (t *tensorParallel) part(id program.StorageID, size int64) {
+	s := &t.p.Storages[id]
+	if size == 0 || s.Bytes%size != 0 {
+		s.Bytes = ceilDiv(s.Bytes, int64(t.Size))
+		return
+	}
+	t.size[id] = size
+	s.Bytes = s.Bytes / size * t.rowsOf(size)
+}
+
+// uneven is the dim of a node's operands of which the ranks have different parts; 0 for none.
+func (t *tensorParallel) uneven(n *program.Node) int64 {
+	for _, v := range n.In {
+		if size := t.size[v.Storage]; size > 0 {
+			return size
+		}
+	}
+	return 0
 }
 
 // parameters splits the parameters of the modules that the patterns name.
 func (t *tensorParallel) parameters() error {
-	t.dims = map[program.StorageID]int{}
+	t.dims, t.size = map[program.StorageID]int{}, map[program.StorageID]int64{}
 	t.rows = t.embeddings()
 	for _, p := range t.src.Params {
 		m := module(p.Name)
 		dim := 0
 		switch {
 		case matches(t.Colwise, m):
-		case t.rows[p.Tensor.Storage] && p.Tensor.Shape[0]%int64(t.Size) == 0: // an embedding's, by its rows
+		case t.rows[p.Tensor.Storage]: // an embedding's, by its rows
 		case !matches(t.Rowwise, m):
 			continue
 		case len(p.Tensor.Shape) == 1: // each rank adds the whole bias to the sum
@@ -117,8 +167,14 @@ func (t *tensorParallel) parameters() error {
 		default:
 			dim = len(p.Tensor.Shape) - 1
 		}
-		if p.Tensor.Shape[dim]%int64(t.Size) != 0 {
+		switch whole := p.Tensor.Shape[dim]; {
+		case whole%int64(t.Size) == 0:
+		case m != t.Head && !t.rows[p.Tensor.Storage]:
 			return fmt.Errorf("tensor parallelism over %d ranks: dim %d of %q, %v, is not a multiple of it", t.Size, dim, p.Name, p.Tensor.Shape)
+		case Rows([]int64{whole}, int64(t.Size), int64(t.Size-1)) == 0:
+			return fmt.Errorf("tensor parallelism over %d ranks: dim %d of %q, %v, leaves the last of them nothing: PyTorch's loss_parallel raises there", t.Size, dim, p.Name, p.Tensor.Shape)
+		default:
+			t.size[p.Tensor.Storage] = whole
 		}
 		t.kind[p.Tensor.Storage], t.dims[p.Tensor.Storage] = split, dim
 	}
@@ -138,6 +194,9 @@ func (t *tensorParallel) distribute() error {
 		}
 		whole := t.storage(t.p.Storages[id].Bytes, program.Temporaries, compute, p.Name)
 		t.p.Storages[id].Bytes /= int64(t.Size)
+		if n := t.size[id]; n > 0 { // scattered with padding, which each rank keeps
+			t.p.Storages[id].Bytes = t.p.Storages[whole].Bytes / n * ceilDiv(n, int64(t.Size))
+		}
 		for i, ev := range setup {
 			if ev.Storage == id && !ev.Free {
 				setup[i].Storage = whole
@@ -183,7 +242,10 @@ func (t *tensorParallel) compute(n *program.Node) {
 					continue // of a whole parameter, to be added up
 				}
 				t.kind[ev.Storage] = spread
-				if spread != partial {
+				switch spread {
+				case split:
+					t.part(ev.Storage, t.uneven(n))
+				case sequence:
 					s.Bytes = ceilDiv(s.Bytes, int64(t.Size))
 				}
 			}
@@ -216,6 +278,71 @@ func (t *tensorParallel) kept(n *program.Node, shared bool) {
 	t.keep(n)
 	if last := &t.p.Nodes[len(t.p.Nodes)-1]; shared {
 		last.FLOPs, last.Traffic = last.FLOPs/int64(t.Size), last.Traffic/int64(t.Size)
+		last.In = t.parts(n, last.In)
+	}
+}
+
+// parts returns a node's operands, with the storages' names of now, in the shapes of this rank's part where the
+// time of the node's kernel goes by them: the dim of a product that one operand alone has, the one that it
+// contracts where both are divided, or the heads where it is one of many; heads of attention; rows of a norm.
+func (t *tensorParallel) parts(n *program.Node, now []program.View) []program.View {
+	k := kernel.Find(n.Does())
+	if k == nil {
+		return now
+	}
+	var wide []int // operands that are divided
+	now = slices.Clone(now)
+	for i, v := range n.In {
+		if t.kind[v.Storage] == split || t.kind[v.Storage] == sequence {
+			wide = append(wide, i)
+		}
+	}
+	cut := func(i, fromEnd int) {
+		if d := len(now[i].Shape) - fromEnd; d >= 0 {
+			now[i].Shape = slices.Clone(now[i].Shape)
+			now[i].Shape[d] = ceilDiv(now[i].Shape[d], int64(t.Size))
+		}
+	}
+	switch k.Pace {
+	case kernel.Products:
+		t.product(n, cut)
+	case kernel.Attentions, kernel.AttentionsBackward:
+		for _, i := range wide {
+			if len(now[i].Shape) == 4 {
+				cut(i, 3)
+			}
+		}
+	case kernel.LayerNorms, kernel.LayerNormsBackward:
+		for _, i := range wide {
+			cut(i, 2)
+		}
+	}
+	return now
+}
+
+// product divides the factors of a product, its last two operands of two dims and more, by cut, which takes an operand
+// and a dim, counted from the end.
+func (t *tensorParallel) product(n *program.Node, cut func(operand, dim int)) {
+	a, b := -1, -1
+	for i, v := range n.In {
+		if len(v.Shape) >= 2 {
+			a, b = b, i
+		}
+	}
+	if a < 0 {
+		return
+	}
+	switch left, right := t.kind[n.In[a].Storage] == split, t.kind[n.In[b].Storage] == split; {
+	case left && right && len(n.In[a].Shape) > 2 && len(n.In[b].Shape) > 2:
+		cut(a, 3)
+		cut(b, 3)
+	case left && right:
+		cut(a, 1)
+		cut(b, 2)
+	case left:
+		cut(a, 2)
+	case right:
+		cut(b, 1)
 	}
 }
 

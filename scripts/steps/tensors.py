@@ -6,7 +6,8 @@
 
 The process group is PyTorch's fake one: its collectives allocate as NCCL's do and move nothing, so that one device shows the step of one rank of 2 or 4. Plans are
 torchtitan's: norms are SequenceParallel, what they feed is gathered once (PrepareModuleInput), attention's and the MLP's last linear layers scatter their sums along the sequence, embeddings are
-split by their rows. A line a run: name, batch, tp, sequence, lossy (loss_parallel), and bytes of the second step: before it, and its highest by phase. SGD, float32, or bfloat16 with BF16=1."""
+split by their rows. VOCAB=N gives another vocabulary, which the ranks may not divide, with --uneven RANK for one rank of 4, with loss_parallel alone (a process a rank: DTensor remembers shapes); --export with PARTS=N writes
+models whose split layers are as wide as a rank's parts. A line a run: name, batch, tp, sequence, lossy (loss_parallel), and bytes of the second step: before it, and its highest by phase. SGD, float32, or bfloat16 with BF16=1."""
 import argparse, contextlib, gc, json, os, sys, weakref
 import torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -17,12 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 DTYPE = torch.bfloat16 if os.environ.get('BF16') else torch.float32
-D, HEADS, LAYERS, VOCAB, LENGTH = 256, 8, 4, 8192, 128
+D, HEADS, LAYERS, VOCAB, LENGTH = 256, 8, 4, int(os.environ.get('VOCAB', 8192)), 128
+PARTS = int(os.environ.get('PARTS', 1))
 
 
 class Attention(nn.Module):
     def __init__(s, causal, bias):
-        super().__init__(); s.causal = causal; s.q, s.k, s.v, s.o = (nn.Linear(D, D, bias=bias) for _ in range(4))
+        super().__init__(); s.causal = causal; s.q, s.k, s.v = (nn.Linear(D, D // PARTS, bias=bias) for _ in range(3)); s.o = nn.Linear(D // PARTS, D, bias=bias)
 
     def forward(s, x):
         q, k, v = (m(x).unflatten(-1, (-1, D // HEADS)).transpose(1, 2) for m in (s.q, s.k, s.v))
@@ -30,12 +32,12 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    def __init__(s): super().__init__(); s.up = nn.Linear(D, 4 * D); s.down = nn.Linear(4 * D, D)
+    def __init__(s): super().__init__(); s.up = nn.Linear(D, 4 * D // PARTS); s.down = nn.Linear(4 * D // PARTS, D)
     def forward(s, x): return s.down(F.gelu(s.up(x)))
 
 
 class Gated(nn.Module):
-    def __init__(s): super().__init__(); s.gate, s.up = (nn.Linear(D, 3 * D, bias=False) for _ in range(2)); s.down = nn.Linear(3 * D, D, bias=False)
+    def __init__(s): super().__init__(); s.gate, s.up = (nn.Linear(D, 3 * D // PARTS, bias=False) for _ in range(2)); s.down = nn.Linear(3 * D // PARTS, D, bias=False)
     def forward(s, x): return s.down(F.silu(s.gate(x)) * s.up(x))
 
 
@@ -150,13 +152,18 @@ def run(name, batch, size, sequence, lossy, dev):
 
 
 if __name__ == '__main__':
-    a = argparse.ArgumentParser(); a.add_argument('out'); a.add_argument('--device', default='cpu'); a.add_argument('--export', action='store_true'); a.add_argument('--only', default=''); a = a.parse_args(); os.makedirs(a.out, exist_ok=True)
+    a = argparse.ArgumentParser(); a.add_argument('out'); a.add_argument('--device', default='cpu'); a.add_argument('--export', action='store_true'); a.add_argument('--uneven', type=int); a.add_argument('--only', default=''); a = a.parse_args(); os.makedirs(a.out, exist_ok=True)
     if a.export:
         import memplan
         for name in ('llama', 'gpt', 'vit'): memplan.export(Model(name), (inputs(name, 2, 'cpu')[0],), path=f'{a.out}/{name}.onnx')
         sys.exit()
     with open(f'{a.out}/tensors.jsonl', 'a') as f:
-        for size in (2, 4):
+        for rank in () if a.uneven is None else (a.uneven,):
+            dist.init_process_group('fake', rank=rank, world_size=4, store=FakeStore())
+            for name, sequence in (('llama', False), ('llama', True), ('gpt', False)):
+                r = dict(run(name, 4, 4, sequence, True, a.device), vocab=VOCAB, rank=rank); f.write(json.dumps(r) + '\n'); f.flush(); print(r, flush=True)
+            dist.destroy_process_group()
+        for size in (2, 4) if a.uneven is None else ():
             dist.init_process_group('fake', rank=0, world_size=size, store=FakeStore())
             for name in ('llama', 'gpt', 'vit'):
                 for sequence, lossy in ((False, False), (True, False), (False, True), (True, True)):
