@@ -140,7 +140,9 @@ func (s *sources) place(items []item, parts []string) {
 func (s *sources) caller(it item, parts []string) (string, func(part string) int) {
 	op, _, _ := strings.Cut(s.g.Nodes[it.first].Op, ".")
 	if it.child == "" {
-		return op, func(part string) int { return s.counts(part, func(c callee) bool { return c.path[strings.LastIndexByte(c.path, '.')+1:] == op }, aten.Symbol(op)) }
+		return op, func(part string) int {
+			return s.counts(part, func(c callee) bool { return c.path[strings.LastIndexByte(c.path, '.')+1:] == op }, aten.Symbol(op))
+		}
 	}
 	own := func(part string) int {
 		return s.counts(part, func(c callee) bool {
