@@ -88,9 +88,27 @@ var Levers = []Lever{
 	{Name: "zero-grad", Doc: "when gradients are freed", Refused: []RefusedLever{
 		{What: "set_to_none", Why: "the step already frees its gradients before forward, as zero_grad does by default: nothing is left to save"},
 	}},
-	{Name: "buckets", Doc: "copies of gradients for communication", Refused: []RefusedLever{
-		{What: "gradients as views of buckets, smaller buckets", Why: "not a lever yet: with --parallel ddp=N, ask with --ddp-views and --ddp-bucket"},
-	}},
+	{Name: "buckets", Doc: "copies of gradients that DDP makes for communication", Settings: bucketsLever},
+}
+
+// smallBucket is the smaller size of DDP's buckets that is tried, in bytes: a fifth of the default.
+const smallBucket = 5 << 20
+
+// bucketsLever is about DDP, with which alone gradients have buckets.
+func bucketsLever(s *leverScope) (out []LeverSetting, why string) {
+	if !strings.Contains(","+s.base.Parallel, ",ddp=") && !strings.Contains(","+s.base.Parallel, ",zero1=") {
+		return nil, "gradients have buckets with --parallel ddp=N or zero1=N alone"
+	}
+	if !s.base.DDPViews {
+		out = append(out, LeverSetting{Name: "views", Set: func(c *Config) error { c.DDPViews = true; return nil }})
+	}
+	if s.base.DDPBucket == 0 || s.base.DDPBucket > smallBucket {
+		out = append(out, LeverSetting{Name: profile.FormatBytes(smallBucket), Set: func(c *Config) error { c.DDPBucket = smallBucket; return nil }})
+	}
+	if len(out) == 0 {
+		return nil, "gradients are views of small buckets already"
+	}
+	return out, ""
 }
 
 // LeverNames lists the levers' names.

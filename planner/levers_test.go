@@ -227,7 +227,7 @@ func TestLeverBest(t *testing.T) {
 // leverFlags are the flags that a lever may set.
 var leverFlags = map[string][]string{
 	"precision": {"--precision"}, "optimizer": {"--optimizer"}, "accumulate": {"--batch", "--accumulate"}, "attention": {"--attention"},
-	"checkpoint": {"--checkpoint"}, "loss": {"--loss"}, "batch": {"--batch"}, "input-size": {"--dim"}, "offload": {"--offload"}, "in-backward": {"--in-backward"},
+	"checkpoint": {"--checkpoint"}, "loss": {"--loss"}, "batch": {"--batch"}, "input-size": {"--dim"}, "offload": {"--offload"}, "in-backward": {"--in-backward"}, "buckets": {"--ddp-views", "--ddp-bucket"},
 }
 
 // No lever is used that is not allowed, whatever it would save, and each lever has rows or
