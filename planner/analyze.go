@@ -42,6 +42,9 @@ func (m *Model) Analyze(ctx context.Context, cfg Config) (*Answer, error) {
 
 // Plan answers the same question as a document that other commands read.
 func (m *Model) Plan(ctx context.Context, cfg Config) (*Plan, error) {
+	if cfg.OnArena() {
+		return nil, fmt.Errorf("--runtime %s: plans are of PyTorch's steps; memplan analyze answers", profile.ONNXRuntime)
+	}
 	if cfg.Checkpoint == "" && len(cfg.Segments) == 0 && len(cfg.Schedule) == 0 && cfg.Batch > 0 {
 		cfg.Checkpoint = "auto"
 	}
@@ -103,8 +106,12 @@ func (m *Model) finish(a *answer) (_ *answer, err error) {
 		a.refused()
 	}
 	if !a.j.train {
-		if a.inferred, err = m.inference(a.j, a.batch); err != nil {
+		var why error
+		if a.inferred, why, err = m.inference(a.j, a.batch); err != nil {
 			return nil, err
+		}
+		if why != nil && a.j.arena {
+			return nil, fmt.Errorf("--runtime %s: %w", profile.ONNXRuntime, why)
 		}
 	}
 	if err := a.upperBound(); err != nil {
@@ -409,6 +416,10 @@ func (a *answer) report() *Report {
 	a.atPeak(r)
 	r.SavedBytes = a.ev.savedBytes()
 	r.Time.round()
+	if a.j.arena {
+		r.onArena()
+		r.Warnings = once(slices.Concat(a.j.cfg.Notes, a.m.Warnings()))
+	}
 	return r
 }
 

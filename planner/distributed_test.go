@@ -398,6 +398,17 @@ split. 40 steps of three models (a Llama, a GPT, a ViT) over 2 and 4 ranks, with
 ` + "`TestTensors`" + `): without cuBLAS's workspaces all peaks are within 0.05%%, 0.3%% being the test's bound. The first predictions were up to 11%% too low (gradients of split embeddings, which stay whole until the
 optimizer adds them up) and 7%% too high (results of norms, which go once they are gathered); what changed was seen in these runs. None was measured on a GPU.
 
+A vocabulary that the ranks do not divide (50257 over 4) is split as DTensor does it, by torch.chunk's rule: the last ranks have fewer rows of the head and of the embedding, whose storages
+keep the padding they were scattered with, and are listed by themselves. Six more runs, of the first and the last rank with vocabularies of 8193 and 50257, were predicted within 0.05%% of what the
+step asks for when first compared; the difference between ranks is exact. A vocabulary that leaves the last rank nothing is refused: PyTorch raises there. Forward's peak is compared, too: the loss's own
+temporaries had been left out of it, 15%% of it for a vocabulary of 50257. Other dims than those of the head and of embeddings must be multiples of the ranks.
+
+**Times of a rank** are those of kernels on its part: products and attention take the time of a model whose split layers are as wide (` + "`TestTensorTimes`" + ` compares with such a model, which PyTorch exported), and the optimizer's
+step moves what the rank has of parameters, gradients and state. For a while products were timed by the whole layers' shapes, and updates of ` + "`fsdp`" + `, ` + "`zero1`" + `, ` + "`pp`" + ` and ` + "`tp`" + ` not at all but for the host's part.
+
+**What is split.** PyTorch's ` + "`ColwiseParallel`" + ` and ` + "`RowwiseParallel`" + ` take ` + "`nn.Linear`" + ` and ` + "`nn.Embedding`" + `, and raise for others, such as the ` + "`Conv1D`" + ` of transformers' GPT-2: ` + "`--tp-colwise`" + ` and ` + "`--tp-rowwise`" + ` refuse what they
+raise for, and patterns that name nothing. Scores that are split need ` + "`--tp-loss`" + `: another loss would see a rank's classes alone.
+
 **DeepSpeed's engine.** ` + "`--parallel zero2=N`" + ` and ` + "`zero3=N`" + ` are DeepSpeed's stages 2 and 3 with AdamW of PyTorch and DeepSpeed's defaults; ` + "`--precision bf16`" + ` is its bf16, whose part of the parameters is kept
 in float32. Stage 2 holds one bucket of ` + "`reduce_bucket_size`" + ` elements (1.9 GiB in float32) while backward runs and copies each gradient into it; stage 3 holds that for good, keeps gathered parameters
 that are used again within ` + "`stage3_max_reuse_distance`" + `, and the flat tensors of prefetched ones until the last of each has been used. Measured on two H200s (DeepSpeed 0.19.8, ` + "`meshes.jsonl.xz`" + `), all engines in one

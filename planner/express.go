@@ -199,6 +199,22 @@ func (e *Expression) Verdict() string {
 	return fmt.Sprintf("%s: %s checkpoints %s, which costs %s the plan and peaks %s", e.Framework, e.Setting, n, dearer(e.Price), higher(e.Higher))
 }
 
+// InScript lists what a plan rests on that no configuration of checkpoints writes: code of the
+// training script, with the topic that has it.
+func (p *Plan) InScript() (out []string) {
+	c := &p.Config
+	if c.InBackward {
+		out = append(out, "parameters are updated in backward (memplan help in-backward)")
+	}
+	if c.Loss == train.ChunkedLoss || c.Loss == train.LigerLoss {
+		out = append(out, "the loss is "+c.Loss+" (memplan help chunked-loss)")
+	}
+	if _, hosted := c.offloads(); hosted {
+		out = append(out, "the optimizer is on the host (memplan help offload)")
+	}
+	return out
+}
+
 // Unchanged is the verdict for a framework that accepts every plan.
 func Unchanged(p *Plan, f *Framework) string {
 	if len(p.Selection) == 0 {

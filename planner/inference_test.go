@@ -12,6 +12,7 @@ import (
 	"github.com/memplan/memplan/graph"
 	"github.com/memplan/memplan/internal/testdata"
 	"github.com/memplan/memplan/planner/ort"
+	"github.com/memplan/memplan/planner/profile"
 )
 
 // A measuredArena is a line of testdata/ort.jsonl: what onnxruntime's log says of
@@ -72,7 +73,8 @@ func predictedArena(t *testing.T, r *measuredArena) *ort.Usage {
 
 // TestRuntimeArenas: what onnxruntime's arena takes for graphs as they stand is
 // predicted exactly for most models, and with its default optimizations to within
-// some percent at the median. PyTorch's exports (models) were at hand when the
+// some percent at the median; transformers, whose normalisations and activations those fuse, take
+// half to an eighth of what is predicted. PyTorch's exports (models) were at hand when the
 // rules were written, other people's files (onnx/real) were not. Arenas of the
 // least size, 1 MiB, prove nothing and are left out.
 func TestRuntimeArenas(t *testing.T) {
@@ -99,6 +101,7 @@ func TestRuntimeArenas(t *testing.T) {
 		off := math.Abs(float64(u.ArenaBytes)/float64(total) - 1)
 		key := r.Level + " " + filepath.Dir(r.File)
 		errors[key] = append(errors[key], off)
+		errors[r.Level] = append(errors[r.Level], off)
 		if r.Level != "none" {
 			continue
 		}
@@ -115,7 +118,7 @@ func TestRuntimeArenas(t *testing.T) {
 		key    string
 		n      int
 		median float64
-	}{{"none models", 22, 0}, {"none onnx/real", 12, 0}, {"all models", 22, 0.01}, {"all onnx/real", 11, 0.02}, {"block", 20, 0.01}} {
+	}{{"none models", 22, 0}, {"none onnx/real", 12, 0}, {"all", 35, 0.02}, {"block", 20, 0.01}} {
 		e := errors[want.key]
 		if len(e) < want.n {
 			t.Errorf("%s: %d predictions, want %d", want.key, len(e), want.n)
@@ -128,6 +131,13 @@ func TestRuntimeArenas(t *testing.T) {
 		}
 	}
 	t.Logf("%d exact", exact)
+}
+
+// The runtime of --runtime is the release that the rules are from.
+func TestRuntimeName(t *testing.T) {
+	if profile.ONNXRuntime != "ort-"+ort.Release {
+		t.Errorf("%s, and rules of %s", profile.ONNXRuntime, ort.Release)
+	}
 }
 
 // TestInference: an inference is told what its intermediate results need by

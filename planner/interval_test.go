@@ -44,34 +44,34 @@ func libraryOf(name string) string {
 // calibrationRuns predicts every run that was measured, and keeps what its
 // interval is made of.
 func calibrationRuns(t *testing.T) (runs []*calibrationRun) {
-	add := func(c *collection, library string, r *truth, cfg Config) {
-		a, err := c.open(t, r.Name).answer(t.Context(), cfg)
-		if err != nil {
-			return // TestRounds counts what is refused
-		}
-		x := &calibrationRun{library: library, model: c.name + " " + r.Name, train: r.Mode == "train", reserved: a.ev.res.Reserved, allocated: a.ev.res.Allocated,
-			measured: r.Reserved, measuredAt: r.Peak, found: map[string]finding{}, ops: a.ev.operators()}
-		for s, f := range a.findings() {
-			if s.Code != unproven {
-				x.found[s.Code] = f
-			}
-		}
-		runs = append(runs, x)
-	}
 	for _, c := range collections(t) {
 		for _, r := range c.runs(t) {
-			add(c, libraryOf(r.Name), &r, r.config())
+			if a, err := c.open(t, r.Name).answer(t.Context(), r.config()); err == nil {
+				runs = append(runs, calibrationOf(c, libraryOf(r.Name), &r, a))
+			}
 		}
 	}
 	for round := 1; round <= allRounds; round++ {
 		c := roundOf(t, round)
 		for _, r := range exportedRuns(t, round) {
-			cfg := r.config()
-			cfg.GPU = "" // the measured card, without its size as a budget
-			add(c, r.Library, &r.truth, cfg)
+			if _, run := askedOnce(t, c, &r); run != nil { // TestRounds counts what is refused
+				runs = append(runs, run)
+			}
 		}
 	}
 	return runs
+}
+
+// calibrationOf is what an answer about a measured run says of it.
+func calibrationOf(c *collection, library string, r *truth, a *answer) *calibrationRun {
+	x := &calibrationRun{library: library, model: c.name + " " + r.Name, train: r.Mode == "train", reserved: a.ev.res.Reserved, allocated: a.ev.res.Allocated,
+		measured: r.Reserved, measuredAt: r.Peak, found: map[string]finding{}, ops: a.ev.operators()}
+	for s, f := range a.findings() {
+		if s.Code != unproven {
+			x.found[s.Code] = f
+		}
+	}
+	return x
 }
 
 const (

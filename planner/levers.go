@@ -75,9 +75,9 @@ var Levers = []Lever{
 		if l := s.base.Loss; l != "" && l != "auto" && l != "cross-entropy" {
 			return nil, "the loss is " + l
 		}
-		return []LeverSetting{flagSetting("loss", train.ChunkedLoss, "")}, ""
+		return otherWords("loss", s.base.Loss, []string{train.ChunkedLoss, train.LigerLoss}, ""), ""
 	}, Refused: []RefusedLever{
-		{What: "fused cross-entropy", Why: "Liger's and cut-cross-entropy's kernels, whose buffers differ from version to version, are not predicted"},
+		{What: "cut cross-entropy", Why: "Apple's kernels and their buffers are not predicted; liger-kernel's are"},
 	}},
 	{Name: "in-place", Doc: "activations that overwrite their operands", Refused: []RefusedLever{
 		{What: "in-place activations", Why: "the model's code decides: change it (nn.ReLU(inplace=True)) and export again"},

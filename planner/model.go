@@ -239,12 +239,20 @@ type job struct {
 	meshed       *meshed // distributed over several cards; nil: one
 	assumed      string  // why the runtime is not that of the file's producer; "" if it is
 	hostMeasured bool    // time.Host was measured, or given
+	arena        bool    // the report is about onnxruntime's arena
 }
 
 // resolve is Config.resolve for this model: the default runtime is the release
 // that exported the file or, for a file without a graph, its capture.
 func (m *Model) resolve(c Config) (*job, error) {
 	assumed := ""
+	arena := c.OnArena()
+	if arena {
+		if err := c.arenaRefused(); err != nil {
+			return nil, err
+		}
+		c.Runtime = "" // what else the report says is PyTorch's
+	}
 	if c.Runtime == "" {
 		producer := m.info.Producer
 		if m.capture != nil && !strings.HasPrefix(producer, "pytorch") {
@@ -258,7 +266,7 @@ func (m *Model) resolve(c Config) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j.assumed = assumed
+	j.assumed, j.arena = assumed, arena
 	return j, m.capture.ask(j)
 }
 

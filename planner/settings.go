@@ -150,7 +150,7 @@ var Settings = []Setting{
 		Key: "optimizer", About: "that updates the parameters"},
 	{Flag: "loss", Doc: "loss function `NAME`", Default: "auto", Names: texts(train.Losses, func(l *struct{ Name, Doc string }) string { return l.Name }), At: func(c *Config) any { return &c.Loss }, Said: "loss %s", Always: true, Training: true},
 	{Flag: "attention", Doc: "`KERNEL` of attention", Default: "auto", Names: Attentions, At: func(c *Config) any { return &c.Attention }, Said: "attention %s", Last: true},
-	{Flag: "runtime", Doc: "what PyTorch and its libraries do, `NAME` or a file that calibrate wrote (the release that exported the model)", Names: profile.RuntimeNames(), Find: found(profile.FindRuntime), File: true,
+	{Flag: "runtime", Doc: "what PyTorch and its libraries do, `NAME` or a file that calibrate wrote (the release that exported the model); ort-1.31, for an inference, what onnxruntime's arena on a processor takes", Names: profile.RuntimeNames(), Find: found(profile.FindRuntime), File: true,
 		At: func(c *Config) any { return &c.Runtime }, Said: "%s", Last: true, Usual: func(m *ModelInfo) string { r, _ := profile.RuntimeOf(m.Producer); return r.Name }},
 	{Flag: "accumulate", Doc: "gradient accumulation over `N` batches a step", Default: "1", Sample: "3", At: func(c *Config) any { return &c.Accumulate }, Said: "%s batches a step"},
 	{Flag: "target-batch", Doc: "train `N` samples a step in the least time: memplan chooses the batch, how many accumulate, and the checkpoints", Sample: "512", At: func(c *Config) any { return &c.Target }, Said: "%s samples a step",

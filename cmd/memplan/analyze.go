@@ -197,6 +197,8 @@ func (o *analyzeOptions) together(cfg *planner.Config) error {
 		return fmt.Errorf("%s and %s do not go together", asked[0], asked[1])
 	case len(asked) > 0 && o.timeline != "":
 		return fmt.Errorf("--timeline is of one step: give it without %s", asked[0])
+	case cfg.OnArena() && (len(asked) > 0 || o.timeline != ""):
+		return fmt.Errorf("--runtime %s is of onnxruntime's arena: give it without %s", cfg.Runtime, append(asked, "--timeline")[0])
 	case o.prices != "" && !planner.Several(cfg.GPU):
 		return errors.New("--prices needs several cards, such as --gpu t4,a10")
 	}
@@ -244,6 +246,9 @@ func analyzeRun(ctx context.Context, s *streams, o *analyzeOptions) error {
 	}
 	chart := func(w io.Writer) error { return timeline.SVG(w, &timeline.Step{Stack: r.Stack()}) }
 	a := &report.Analysis{Report: r.Report, Chart: chart, Step: r.View}
+	if cfg.OnArena() {
+		a.Chart, a.Step = nil, nil // they are PyTorch's
+	}
 	if r.Fits != nil && !*r.Fits && o.format == report.Analyses[0].Name {
 		a.Hints = hints(ctx, m, cfg)
 	}

@@ -41,7 +41,7 @@ var listings = []listing{
 		return rows(profile.Precisions, func(x *profile.Precision) []string { return []string{x.Name, x.Doc} })
 	}, nil},
 	{"runtimes", "runtimes", []string{"runtime", "CUDA", "cuDNN", "measured"}, []string{"runtime", "cuda", "cudnn", "measured"}, func() [][]string {
-		return rows(profile.Runtimes, func(x *profile.Runtime) []string {
+		return rows(profile.AllRuntimes(), func(x *profile.Runtime) []string {
 			return []string{x.Name, x.CUDA, x.CuDNN, strconv.FormatBool(x.Measured)}
 		})
 	}, nil},

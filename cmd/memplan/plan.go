@@ -177,11 +177,16 @@ func frameworkHelp() string {
 	return b.String()
 }
 
-func configRun(ctx context.Context, s *streams, o *configOptions) error {
+func configRun(ctx context.Context, s *streams, o *configOptions) (err error) {
 	p, err := planner.ReadPlan(o.path)
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if list := p.InScript(); err == nil && len(list) > 0 {
+			s.err.line("the plan holds if the script does more than is written: %s", strings.Join(list, "; "))
+		}
+	}()
 	if p.Fits != nil && !*p.Fits {
 		s.err.line("%s: %s: nothing to apply; ask for a smaller --batch or a larger --vram", o.path, report.Verdict(&p.Report))
 		return errNo

@@ -54,7 +54,18 @@ the rows (tokens) exist at a time. Backward computes each part once more.
       return total / target.numel()
 
 The loss is the same, up to rounding. memplan analyze --allow loss says what it
-saves. Fused kernels (Liger, cut-cross-entropy) save more, and are not predicted.
+saves.
+
+--loss liger-cross-entropy predicts the fused kernel of liger-kernel 0.8, which runs
+nothing again: the forward pass makes the gradients of the hidden states and of the
+head's weight, which wait for backward.
+
+  from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+
+  loss = LigerFusedLinearCrossEntropyLoss()
+  loss(head.weight, hidden.view(-1, hidden.shape[-1]), target.view(-1))
+
+Versions before 0.8 take more in half precision. cut-cross-entropy is not predicted.
 `},
 	{"in-backward", "Parameters that are updated in backward", `--in-backward predicts a step in which each parameter has an optimizer of its own,
 that a hook of backward calls as soon as the parameter's gradient is there. The

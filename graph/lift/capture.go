@@ -203,6 +203,7 @@ var capturedTypes = map[string]graph.DType{
 	"float32": graph.Float32, "float64": graph.Float64, "float16": graph.Float16, "bfloat16": graph.BFloat16,
 	"int64": graph.Int64, "int32": graph.Int32, "int16": graph.Int16, "int8": graph.Int8, "uint8": graph.Uint8, "bool": graph.Bool,
 	"uint16": graph.Uint16, "uint32": graph.Uint32, "uint64": graph.Uint64, "complex64": graph.Complex64, "complex128": graph.Complex128,
+	"complex32":     graph.Uint32, // of its size; a capture has what computing with it saves and makes
 	"float8_e4m3fn": graph.Float8E4M3, "float8_e5m2": graph.Float8E5M2,
 }
 

@@ -15,6 +15,7 @@ var Losses = []struct{ Name, Doc string }{
 	{"auto", "cross-entropy for an output [N,C], [N,S,V] (per token) or [N,C,H,W]; sum for any other"},
 	{"cross-entropy", "torch.nn.functional.cross_entropy with class indices"},
 	{ChunkedLoss, "cross-entropy over 8 parts of the rows, each checkpointed with the model's last linear layer, so that never all scores exist: memplan help chunked-loss has the code"},
+	{LigerLoss, "liger-kernel 0.8's fused linear cross-entropy in place of the model's last linear layer (memplan help chunked-loss)"},
 	{"mse", "mean squared error against a target of the output's shape"},
 	{"sum", "sum of all elements of the output"},
 	{"none", "the output itself, which must be a scalar"},
@@ -50,14 +51,17 @@ func (b *builder) backward() error {
 // ChunkedLoss is the name of the loss that computes the scores itself, part by part.
 const ChunkedLoss = "chunked-cross-entropy"
 
+// LigerLoss is the name of liger-kernel's, which computes the scores and their gradients part by part.
+const LigerLoss = "liger-cross-entropy"
+
 // findHead finds the model's last linear layer, whose result is its first output of
 // floating-point numbers and goes nowhere else: a loss in parts runs in its place.
 func (b *builder) findHead() error {
-	if !b.opt.Train || b.opt.Loss != ChunkedLoss {
+	if !b.opt.Train || b.opt.Loss != ChunkedLoss && b.opt.Loss != LigerLoss {
 		return nil
 	}
 	refuse := func(why string) error {
-		return fmt.Errorf("loss %s: %s: it takes what the model's last linear layer is called with", ChunkedLoss, why)
+		return fmt.Errorf("loss %s: %s: it takes what the model's last linear layer is called with", b.opt.Loss, why)
 	}
 	if b.recorded != nil {
 		return refuse("the capture has the calls of the model's own run")
@@ -93,12 +97,23 @@ func (b *builder) chunked() error {
 	}
 	x, weight := ts[0], ts[1]
 	if x == nil || weight == nil || len(weight.Shape) != 2 || weight.Shape[1] == 0 {
-		return fmt.Errorf("loss %s: the last linear layer's operands are not known", ChunkedLoss)
+		return fmt.Errorf("loss %s: the last linear layer's operands are not known", b.opt.Loss)
 	}
 	e := b.e
 	rows := x.Numel() / weight.Shape[1]
 	y := e.Alloc("randint", program.Inputs, program.Step, graph.Int64, []int64{rows}, 0, float64(weight.Shape[0]))
-	loss := e.ChunkedCrossEntropy(e.Reshape(x, []int64{rows, weight.Shape[1]}), weight, ts[2], y, int32(len(b.opt.Segments)))
+	flat := e.Reshape(x, []int64{rows, weight.Shape[1]})
+	var loss *aten.Tensor
+	switch {
+	case b.opt.Loss == ChunkedLoss:
+		loss = e.ChunkedCrossEntropy(flat, weight, ts[2], y, int32(len(b.opt.Segments)))
+	case ts[2] != nil:
+		return fmt.Errorf("loss %s: the last linear layer has a bias, with which the kernels' types differ: not predicted", b.opt.Loss)
+	case !x.RequiresGrad():
+		return fmt.Errorf("loss %s: what the last linear layer is called with requires no gradient: not predicted", b.opt.Loss)
+	default:
+		loss = e.LigerCrossEntropy(flat, weight, y)
+	}
 	if !loss.RequiresGrad() {
 		return fmt.Errorf("the loss depends on no parameter that requires a gradient")
 	}

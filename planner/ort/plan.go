@@ -2,6 +2,7 @@ package ort
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/memplan/memplan/graph"
@@ -13,10 +14,11 @@ type plan struct {
 	g      *graph.Graph
 	shapes []string
 	order  []int32
-	buffer []graph.ValueID // whose buffer a value uses: its own, or another's
-	bytes  []int64         // of each computed value
-	output []bool          // results of the graph: never in the pattern, nor shared
-	owned  []bool          // buffers that a run allocates
+	buffer []graph.ValueID           // whose buffer a value uses: its own, or another's
+	bytes  []int64                   // of each computed value
+	parts  map[graph.ValueID][]int64 // of a sequence: the bytes of its tensors, which its kernel allocates one by one
+	output []bool                    // results of the graph: never in the pattern, nor shared
+	owned  []bool                    // buffers that a run allocates
 	frees  [][]graph.ValueID
 	uses   []int
 	free   []graph.ValueID // buffers that may be used again, the last freed last
@@ -32,7 +34,7 @@ func newPlan(g *graph.Graph, shapes []string) (*plan, error) {
 		return nil, fmt.Errorf("the graph has %d nodes, more than %d", len(g.Nodes), maxNodes)
 	}
 	p := &plan{g: g, shapes: shapes, order: order(g), buffer: make([]graph.ValueID, n), bytes: make([]int64, n), output: make([]bool, n),
-		owned: make([]bool, n), frees: make([][]graph.ValueID, len(g.Nodes)), uses: make([]int, n)}
+		parts: map[graph.ValueID][]int64{}, owned: make([]bool, n), frees: make([][]graph.ValueID, len(g.Nodes)), uses: make([]int, n)}
 	for i := range p.buffer {
 		p.buffer[i] = graph.ValueID(i)
 	}
@@ -73,6 +75,9 @@ func (p *plan) count() error {
 				continue
 			}
 			bytes, err := size(p.g, v)
+			if parts := sequence(p.g, n, v); parts != nil {
+				p.parts[v], bytes, err = parts, sum(parts), nil
+			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", n.Label(), err)
 			}
@@ -81,6 +86,28 @@ func (p *plan) count() error {
 		}
 	}
 	return nil
+}
+
+// sequence returns the bytes of the tensors that SplitToSequence cuts its operand into, in equal
+// parts; nil for other values.
+func sequence(g *graph.Graph, n *graph.Node, v graph.ValueID) []int64 {
+	t := &g.Values[v].Type
+	if n.Op != "SplitToSequence" || n.Domain != "" || t.Kind != graph.SequenceType || t.Of == nil {
+		return nil
+	}
+	bytes, ok := t.Of.Bytes().Int()
+	count, known := t.Len.Int()
+	if !ok || !known || count < 1 || count > maxNodes {
+		return nil
+	}
+	return slices.Repeat([]int64{bytes}, int(count))
+}
+
+func sum(list []int64) (n int64) {
+	for _, x := range list {
+		n += x
+	}
+	return n
 }
 
 // weight reports whether a value is the result of a Constant.
@@ -216,11 +243,16 @@ func (p *plan) again(a *arena, t *pattern) {
 // from the arena; gone, of each that ends.
 func (p *plan) run(a *arena, made func(v graph.ValueID) bool, gone func(v graph.ValueID)) {
 	at := make([]*chunk, len(p.g.Values))
+	tensors := map[graph.ValueID][]*chunk{} // of sequences
 	for _, i := range p.order {
 		n := &p.g.Nodes[i]
 		temps := allocAll(a, p.operandsFirst(n))
 		for _, v := range n.Outputs {
-			if v != graph.NoValue && p.owned[v] && made(v) {
+			switch {
+			case v == graph.NoValue || !p.owned[v]:
+			case p.parts[v] != nil:
+				tensors[v] = allocAll(a, p.parts[v])
+			case made(v):
 				at[v] = a.alloc(p.bytes[v])
 			}
 		}
@@ -229,9 +261,19 @@ func (p *plan) run(a *arena, made func(v graph.ValueID) bool, gone func(v graph.
 			a.free(c)
 		}
 		for _, b := range p.frees[i] {
-			gone(b)
+			for _, c := range tensors[b] {
+				a.free(c)
+			}
+			if tensors[b] == nil {
+				gone(b)
+			}
 			a.free(at[b])
-			at[b] = nil
+			at[b], tensors[b] = nil, nil
+		}
+	}
+	for _, v := range slices.Sorted(maps.Keys(tensors)) {
+		for _, c := range tensors[v] {
+			a.free(c)
 		}
 	}
 	for _, c := range at {

@@ -19,7 +19,7 @@ type table struct {
 func tables() []table {
 	return []table{
 		{"gpu", DeviceNames(), allNames(Devices, deviceNames), func(n string) (string, error) { return found(FindDevice, deviceNames, n) }},
-		{"runtime", RuntimeNames(), allNames(Runtimes, runtimeNames), func(n string) (string, error) { return found(FindRuntime, runtimeNames, n) }},
+		{"runtime", RuntimeNames(), allNames(AllRuntimes(), runtimeNames), func(n string) (string, error) { return found(FindRuntime, runtimeNames, n) }},
 		{"optimizer", OptimizerNames(), allNames(Optimizers, optimizerNames), func(n string) (string, error) { return found(FindOptimizer, optimizerNames, n) }},
 		{"precision", PrecisionNames(), allNames(Precisions, precisionNames), func(n string) (string, error) { return found(FindPrecision, precisionNames, n) }},
 	}

@@ -179,7 +179,16 @@ func runtimeNames(r *Runtime) []string { return append([]string{r.Name}, r.Alias
 
 // FindRuntime returns the runtime called name.
 func FindRuntime(name string) (*Runtime, error) {
-	return find("runtime", Runtimes, runtimeNames, name)
+	return find("runtime", AllRuntimes(), runtimeNames, name)
+}
+
+// ONNXRuntime is the release of onnxruntime whose arena on a processor an inference may be asked
+// about, as a runtime.
+const ONNXRuntime = "ort-1.31"
+
+// AllRuntimes are the releases of PyTorch, and ONNXRuntime, which has none of their fields.
+func AllRuntimes() []Runtime {
+	return append(slices.Clone(Runtimes), Runtime{Name: ONNXRuntime, Aliases: []string{"ort", "onnxruntime"}, Measured: true})
 }
 
 // RuntimeOf returns the release named by a model's producer, such as "pytorch
@@ -222,7 +231,7 @@ func release(version string) (v [2]int, ok bool) {
 }
 
 // RuntimeNames returns the names of Runtimes in order.
-func RuntimeNames() []string { return ownNames(Runtimes, runtimeNames) }
+func RuntimeNames() []string { return ownNames(AllRuntimes(), runtimeNames) }
 
 // CuBLASBytes returns the cuBLAS workspace of one thread on c, in bytes.
 func (r *Runtime) CuBLASBytes(c Capability) int64 {

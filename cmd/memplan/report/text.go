@@ -107,7 +107,11 @@ func inferenceArena(n *planner.Inference) string {
 		order = fmt.Sprintf("in the best order of operators found (%s in the file's); ", size(n.FileBytes)) + order
 	}
 	text := fmt.Sprintf("what operators pass on would fit %s; %s", size(n.PlannedBytes), order)
-	if o := n.Runtime; o != nil {
+	switch o := n.Runtime; {
+	case o == nil:
+	case o.TorchReservedBytes > 0:
+		text += fmt.Sprintf("; PyTorch on a card allocates %s, weights and workspaces included, and reserves %s", size(o.TorchAllocatedBytes), size(o.TorchReservedBytes))
+	default:
 		text += fmt.Sprintf("; onnxruntime %s on a processor holds it in %s, in an arena of %s", o.Release, size(o.PatternBytes), size(o.ArenaBytes))
 	}
 	return text

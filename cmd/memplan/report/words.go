@@ -73,6 +73,9 @@ func needs(r *planner.Report) string {
 	if r.Config.GPUAssumed && r.Config.VRAM > 0 {
 		assumed = " as on an " + r.Config.GPU
 	}
+	if onArena(r) {
+		return fmt.Sprintf("needs %s on a processor (%s of onnxruntime %s's arena, and %s of weights)", size(p.ProcessBytes), size(p.ReservedBytes), r.Inference.Runtime.Release, size(p.ProcessBytes-p.ReservedBytes))
+	}
 	context := "CUDA context"
 	if r.Parallel != nil {
 		context += " and NCCL"
@@ -213,6 +216,9 @@ type namer func(name string) string
 func plain(name string) string { return name }
 
 func peakLine(r *planner.Report, name namer) string {
+	if onArena(r) {
+		return fmt.Sprintf("%s hold all intermediate results in one block from the second run on, of which %s live at once", size(r.Peak.AllocatedBytes), size(r.Peak.RequestedBytes))
+	}
 	line := fmt.Sprintf("peak %s allocated in the %s", size(r.Peak.AllocatedBytes), phaseName(r.Peak.Phase))
 	if r.Peak.Node != "" {
 		line += " at " + name(r.Peak.Node)
@@ -271,6 +277,9 @@ func batchLines(r *planner.Report, name namer) []string {
 
 // timeLine returns the estimate of a step's time.
 func timeLine(r *planner.Report) string {
+	if onArena(r) {
+		return "not predicted on a processor"
+	}
 	t := &r.Time
 	line := fmt.Sprintf("about %s ms a step on %s", millis(t.StepMs), r.Config.GPU)
 	if r.Config.Mode != "infer" {
@@ -324,6 +333,11 @@ func grouped3(n int64) string {
 	return s
 }
 
+// onArena reports whether a report is about onnxruntime's arena, not PyTorch's memory.
+func onArena(r *planner.Report) bool {
+	return r.Config.OnArena() && r.Inference != nil && r.Inference.Runtime != nil
+}
+
 // numbers returns the four memory numbers and the bound.
 func numbers(r *planner.Report) [][2]string {
 	p := &r.Peak
@@ -350,7 +364,11 @@ func doubtfulLines(r *planner.Report) []string {
 	}
 	list := slices.DeleteFunc(slices.Clone(u.Sources), func(s planner.UncertaintySource) bool { return s.Bytes == 0 })
 	slices.SortStableFunc(list, func(a, b planner.UncertaintySource) int { return cmp.Compare(b.Bytes, a.Bytes) })
-	out := []string{fmt.Sprintf("reserved between %s and %s in 99 of 100 such runs; why so wide:", size(u.LowBytes), size(u.HighBytes))}
+	such := " in 99 of 100 such runs"
+	if onArena(r) {
+		such = ""
+	}
+	out := []string{fmt.Sprintf("reserved between %s and %s%s; why so wide:", size(u.LowBytes), size(u.HighBytes), such)}
 	for _, s := range list[:min(len(list), mostReasons)] {
 		line := fmt.Sprintf("+%s: %s", size(s.Bytes), s.Message)
 		if s.Narrow != "" {
