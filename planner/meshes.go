@@ -99,6 +99,9 @@ func (m *Model) Meshes(ctx context.Context, cfg Config, n int) (*MeshPlan, error
 	case cfg.BatchMax:
 		return nil, fmt.Errorf("--batch max is for one mesh: give --gpus with --batch N or --batch best")
 	}
+	if err := unmet(&cfg, n); err != nil {
+		return nil, err
+	}
 	s := &meshSearch{Model: m, cfg: cfg, policies: []string{"none", "all"}}
 	switch cfg.Checkpoint {
 	case "", "auto":
@@ -138,6 +141,20 @@ func (m *Model) Meshes(ctx context.Context, cfg Config, n int) (*MeshPlan, error
 		p.MayFit = s.larger(n)
 	}
 	return p, nil
+}
+
+// unmet returns an error for a setting of a dimension that no mesh of at most n cards has.
+func unmet(cfg *Config, n int) (err error) {
+	given(cfg, func(s *Setting, dimension string, in func(m *shard.Mesh) bool) {
+		some := slices.ContainsFunc(meshesOf(n), func(text string) bool {
+			m, err := shard.ParseMesh(text)
+			return err == nil && in(&m)
+		})
+		if err == nil && !some {
+			err = fmt.Errorf("--%s: --gpus compares no mesh with %s: give it with --parallel", s.Flag, dimension)
+		}
+	})
+	return err
 }
 
 // spread leaves out meshes with context parallelism if the model's sequences cannot be divided, and with expert
@@ -242,7 +259,8 @@ func (s *meshSearch) larger(n int) string {
 			} else if t > 1 {
 				name = fmt.Sprintf("fsdp=%d,tp=%d", k/t, t)
 			}
-			cfg := s.cfg
+			mesh, _ := shard.ParseMesh(name)
+			cfg := suited(s.cfg, &mesh)
 			cfg.Parallel = name
 			if j, err := s.resolve(cfg); err == nil && s.least.of(&j.meshed.Mesh, &cfg, false) <= j.cap {
 				return name
@@ -265,7 +283,7 @@ func (p *MeshPlan) index(mesh string) int {
 // perfect is the samples per second of n cards that compute forward and backward alone. From
 // the step of one card it takes what bounds and checkpoints of all meshes rest on.
 func (s *meshSearch) perfect(n int) (float64, error) {
-	j, err := s.resolve(s.cfg)
+	j, err := s.resolve(suited(s.cfg, &shard.Mesh{}))
 	if err != nil {
 		return 0, err
 	}
@@ -296,11 +314,11 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 	if text != oneCard {
 		var err error
 		if mesh, err = shard.ParseMesh(text); err != nil {
-			c.Why = err.Error()
-			return c
+			return c.without(err)
 		}
 		cfg.Parallel, c.GPUs = text, mesh.Ranks()
 	}
+	cfg = suited(cfg, &mesh)
 	data := mesh.Data()
 	if mesh.Tensor > 0 && s.norms && len(cfg.TPSequence) == 0 { // what is divided is never more than the whole
 		cfg.TPSequence = []string{shard.Norms}
@@ -316,8 +334,7 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 			err = s.applies(j)
 		}
 		if err != nil {
-			c.Why = err.Error()
-			return c
+			return c.without(err)
 		}
 		if least := s.least.of(&mesh, &cfg, c.Checkpoint == "none"); least > j.cap {
 			c.AtLeast, c.ProcessBytes = true, least+j.besides()
@@ -325,8 +342,7 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 		}
 		a, err := s.decided(ctx, cfg)
 		if err != nil {
-			c.Why = err.Error()
-			return c
+			return c.without(err)
 		}
 		t := timeOf(a.ev.Program, &a.j.time, max(a.batch, 1))
 		a.j.spread(&t, a.ev.Build)
@@ -339,6 +355,12 @@ func (s *meshSearch) choice(ctx context.Context, text string) MeshChoice {
 			break
 		}
 	}
+	return c
+}
+
+// without is a mesh that is not predicted, for a reason.
+func (c MeshChoice) without(why error) MeshChoice {
+	c.Why, c.Sequence = why.Error(), false
 	return c
 }
 

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/memplan/memplan/internal/testdata"
@@ -70,4 +71,32 @@ func TestMeshesChosen(t *testing.T) {
 		t.Errorf("%d of %d meshes fit; smallest %+v, fastest %+v", fits, len(p.Meshes), small, fast)
 	}
 	t.Logf("%d of %d fit; smallest %s, fastest %s at %.1f of %.1f samples/s", fits, len(p.Meshes), p.Smallest, p.Fastest, fast.SamplesPerSecond, p.Bound)
+}
+
+// The optimizer of a rank reads and writes what the rank has: a quarter of what one card has takes a quarter of the time.
+func TestMeshUpdates(t *testing.T) {
+	m := sample(t, "mlp.onnx")
+	ms := func(mesh string) float64 {
+		cfg := Config{Batch: 4, Optimizer: "adamw-fused", GPU: "t4", VRAM: 64 << 30, Parallel: mesh}
+		if strings.Contains(mesh, "s") { // fsdp and hsdp
+			cfg.FSDPWrap = "root"
+		}
+		rep, err := m.Analyze(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rep.Time.OptimizerMs
+	}
+	whole := ms("")
+	for mesh, ranks := range map[string]float64{"ddp=4": 1, "fsdp=4": 4, "hsdp=2x4": 4, "tp=4": 4} {
+		want := whole / ranks
+		if mesh == "tp=4" { // all but the last layer, 4096 by 1000 of 138,347,496 parameters
+			want *= 1 + 3*4096*1000/138347496.
+		}
+		if got := ms(mesh); got < 0.999*want || got > 1.001*want {
+			t.Errorf("%s: %.3f ms, one card %.3f: want a part of %g", mesh, got, whole, ranks)
+		} else {
+			t.Logf("%s: %.3f ms, one card %.3f", mesh, got, whole)
+		}
+	}
 }

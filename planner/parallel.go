@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -119,16 +120,36 @@ var dimensionSettings = []struct {
 }
 
 // needless returns an error for a setting of a dimension that the mesh lacks.
-func needless(c *Config, m *shard.Mesh) error {
+func needless(c *Config, m *shard.Mesh) (err error) {
+	given(c, func(s *Setting, dimension string, in func(m *shard.Mesh) bool) {
+		if err == nil && !in(m) {
+			err = fmt.Errorf("--%s needs a mesh with %s: give --parallel %s=N", s.Flag, dimension, strings.Fields(dimension)[0])
+		}
+	})
+	return err
+}
+
+// given visits the settings of dimensions that a question changes, with the dimension of each.
+func given(c *Config, visit func(s *Setting, dimension string, in func(m *shard.Mesh) bool)) {
 	for _, d := range dimensionSettings {
 		for i := range Settings {
 			s := &Settings[i]
-			if v := s.Values(c); strings.HasPrefix(s.Flag, d.prefix) && len(v) > 0 && v[0] != s.Default && !d.in(m) {
-				return fmt.Errorf("--%s needs a mesh with %s: give --parallel %s=N", s.Flag, d.dimension, strings.Fields(d.dimension)[0])
+			if v := s.Values(c); strings.HasPrefix(s.Flag, d.prefix) && len(v) > 0 && v[0] != s.Default {
+				visit(s, d.dimension, d.in)
 			}
 		}
 	}
-	return nil
+}
+
+// suited is a question without the settings of dimensions that a mesh lacks.
+func suited(c Config, m *shard.Mesh) Config {
+	out := c
+	given(&c, func(s *Setting, _ string, in func(m *shard.Mesh) bool) {
+		if !in(m) {
+			reflect.ValueOf(s.At(&out)).Elem().SetZero()
+		}
+	})
+	return out
 }
 
 // unasked clears the settings of dimensions that a mesh lacks.
