@@ -8,6 +8,7 @@ import torch
 
 from ._checkpoint import _Names, checkpoint
 from ._error import MemplanError
+from ._losses import LOSSES
 from ._parallel import _SPREAD, _replicate, _said, _shard
 
 if TYPE_CHECKING:
@@ -85,8 +86,6 @@ def staged(model: torch.nn.Module, mesh: DeviceMesh, document: Mapping[str, Any]
 
 
 def _loss(pipeline: Pipeline, loss: Callable[..., torch.Tensor] | None) -> Callable[[Any, torch.Tensor], torch.Tensor]:
-    from ._measure import LOSSES
-
     def of(output: Any, target: torch.Tensor) -> torch.Tensor:
         if loss is None:
             return LOSSES["auto"](output)
