@@ -5,7 +5,7 @@
     python3 scripts/pytorch/liger_loss.py liger    # with torch 2.11, triton and, for the model of export/lever_samples.py, onnx and onnxscript
 
 The library's own forward pass runs on tensors without memory (FakeTensorMode) of a GPU of compute capability 9.0; its Triton kernels, which
-allocate nothing, do not run. A line has precision, batch, and the bytes of 4096 and more that the loss of lever_samples.LM over 64 tokens a
+allocate nothing, do not run. A line has precision, with +frozen where the head is not trained, batch, and the bytes of 4096 and more that the loss of lever_samples.LM over 64 tokens a
 sample allocates (+) and frees (-), rounded to 512 as PyTorch's allocator does.
 """
 
@@ -52,6 +52,14 @@ class Hidden(LM):
         return self.norm(x), self.head.weight
 
 
+class Frozen(Hidden):
+    """A head that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.requires_grad_(requires_grad=False)
+
+
 class Kernel:
     """A Triton kernel that does not run."""
 
@@ -78,11 +86,11 @@ def main() -> None:
     addmm = torch.addmm  # FakeTensorMode cannot do addmm(.., out_dtype=..), which writes to out
     torch.addmm = lambda *a, **k: k["out"] if "out_dtype" in k else addmm(*a, **k)
     out = []
-    for prec in ("fp32", "bf16", "amp-bf16"):
+    for model, prec in [(m, p) for m in (Hidden, Frozen) for p in ("fp32", "bf16", "amp-bf16")]:
         for batch in (2, 50):
-            got = fake_step.record(Hidden, lambda n, device: (torch.zeros(n, 64, dtype=torch.long, device=device),), loss, batch, prec)
-            print(prec, batch, got["peak"], len(Log.lines))
-            out.append(f"{prec} {batch} " + " ".join(Log.lines))
+            got = fake_step.record(model, lambda n, device: (torch.zeros(n, 64, dtype=torch.long, device=device),), loss, batch, prec)
+            print(model.__name__, prec, batch, got["peak"], len(Log.lines))
+            out.append(f"{prec}{'+frozen' if model is Frozen else ''} {batch} " + " ".join(Log.lines))
     (ROOT / "planner" / "testdata" / "levers" / "liger.txt").write_text("\n".join(out) + "\n")
 
 
