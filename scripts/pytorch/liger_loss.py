@@ -5,7 +5,7 @@
     python3 scripts/pytorch/liger_loss.py liger    # with torch 2.11, triton and, for the model of export/lever_samples.py, onnx and onnxscript
 
 The library's own forward pass runs on tensors without memory (FakeTensorMode) of a GPU of compute capability 9.0; its Triton kernels, which
-allocate nothing, do not run. A line has precision, with +frozen where the head is not trained, batch, and the bytes of 4096 and more that the loss of lever_samples.LM over 64 tokens a
+allocate nothing, do not run. A line has precision, with +frozen where the head is not trained, batch, the peak of two steps with AdamW, and the bytes of 4096 and more that the loss of lever_samples.LM over 64 tokens a
 sample allocates (+) and frees (-), rounded to 512 as PyTorch's allocator does.
 """
 
@@ -90,7 +90,7 @@ def main() -> None:
         for batch in (2, 50):
             got = fake_step.record(model, lambda n, device: (torch.zeros(n, 64, dtype=torch.long, device=device),), loss, batch, prec)
             print(model.__name__, prec, batch, got["peak"], len(Log.lines))
-            out.append(f"{prec}{'+frozen' if model is Frozen else ''} {batch} " + " ".join(Log.lines))
+            out.append(f"{prec}{'+frozen' if model is Frozen else ''} {batch} {got['peak']} " + " ".join(Log.lines))
     (ROOT / "planner" / "testdata" / "levers" / "liger.txt").write_text("\n".join(out) + "\n")
 
 
