@@ -25,14 +25,16 @@ func leversText(w io.Writer, r *planner.LeverReport, s Style) error {
 		}
 	}
 	p.wrapped("", fmt.Sprintf("%s, batch %d: %s, %.1f ms a step%s", r.Config.Precision, r.Config.Batch, size(r.Base.ProcessBytes), r.Base.StepMs, fitting(r)), bold)
-	p.head("what each lever alone saves, the cheapest a GiB first")
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "lever\tsetting\tpeak\tsaves\ttime\tms a GiB\tchanges")
-	for i := range r.Rows {
-		leverRow(t, &r.Rows[i])
-	}
-	if err := t.Flush(); err != nil {
-		return err
+	if len(r.Rows) > 0 {
+		p.head("what each lever alone saves, the cheapest a GiB first")
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "lever\tsetting\tpeak\tsaves\ttime\tms a GiB\tchanges")
+		for i := range r.Rows {
+			leverRow(t, &r.Rows[i])
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
 	}
 	p.line("")
 	if list := idle(r); len(list) > 0 {
